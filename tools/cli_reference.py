@@ -1,4 +1,4 @@
-"""docs/cli.md's second half, made of the command tree itself.
+"""Generates the second half of docs/cli.md from the command tree.
 
 `python -m tools.cli_reference docs/cli.md` writes it; a test compares.
 """
@@ -16,6 +16,7 @@ from penstock.cli.app import COMMANDS, app
 from penstock.cli.command_tree import WHICH_SERVICE
 from penstock.cli.help import walk_commands
 
+BAR = "\\|"
 BEGIN = "<!-- The rest is made by `python -m tools.cli_reference docs/cli.md`. -->"
 
 
@@ -37,7 +38,7 @@ def reference() -> str:
 
 
 def updated(text: str) -> str:
-    """The document with its second half made anew."""
+    """The document with its second half generated again."""
     return text.partition(BEGIN)[0] + BEGIN + "\n\n" + reference()
 
 
@@ -50,28 +51,31 @@ def _command(path: str, command: Any, context: Any) -> Iterator[str]:
     for paragraph in (command.help or "").split("\n\n"):
         yield " ".join(paragraph.split())
         yield ""
-    rows = [_row(parameter, context) for parameter in command.get_params(context)]
-    shown = [row for row in rows if row is not None]
-    if shown:
+    if command.examples:
+        yield "```sh"
+        yield from command.examples
+        yield "```"
+        yield ""
+    sections = command.help_rows(context)
+    rows = [
+        _row(name, text)
+        for section, parameters in sections.items()
+        if section != WHICH_SERVICE
+        for name, text in parameters
+        if not name.endswith("--help")
+    ]
+    if rows:
         yield "| | |"
         yield "|---|---|"
-        yield from shown
+        yield from rows
         yield ""
-    panels = {getattr(each, "rich_help_panel", None) for each in command.get_params(context)}
-    if WHICH_SERVICE in panels:
+    if sections[WHICH_SERVICE]:
         yield "And [which service](#which-service)."
         yield ""
 
 
-def _row(parameter: Any, context: Any) -> str | None:
-    if getattr(parameter, "rich_help_panel", None) == WHICH_SERVICE:
-        return None
-    record = parameter.get_help_record(context)
-    if record is None or parameter.name == "help":
-        return None
-    name, text = record
-    name, text = (part.replace("|", "\\|") for part in (name, text))
-    return f"| `{name.replace(chr(92) + '|', '/')}` | {' '.join(text.split())} |"
+def _row(name: str, text: str) -> str:
+    return f"| `{name.replace('|', '/')}` | {' '.join(text.split()).replace('|', BAR)} |"
 
 
 def main() -> None:

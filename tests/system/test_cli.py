@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.auth.sas import parse_token
+from penstock.client import EventHubProducerClient
 from penstock.model.connection_string import parse_connection_string
 
 if TYPE_CHECKING:
@@ -110,10 +112,10 @@ def test_health_of_what_runs_and_of_what_does_not(shell: Shell, tmp_path: Path) 
     assert shell("health", "--wait", "30s", "-o", "json").startswith('[{"status": "ready"')
     empty = str(tmp_path / "nobody")
     shell("health", "--data", empty, code=3, said="No service runs")
-    shell("health", "--data", empty, "--wait", "300ms", code=6, said="Not well within 0.3 seconds")
+    shell("health", "--data", empty, "--wait", "300ms", code=6, said="Not ready within 0.3 seconds")
     nobody = "http://127.0.0.1:1"  # a port that no service has
     shell("health", "--admin-url", nobody, code=1, said="cannot be reached")
-    shell("health", "--wait", "soon", code=2, said="no time span")
+    shell("health", "--wait", "soon", code=2, said="not a time span")
 
 
 # --- event hubs -----------------------------------------------------------------------------------
@@ -126,9 +128,9 @@ def test_hub_from_creation_to_deletion(shell: Shell) -> None:
     assert list(found)[:4] == keys
     assert [found[key] for key in keys] == ["life", 4, 168, "Active"]
     shell("hub", "create", "life", code=1, said="exists already")
-    shell("hub", "create", "life", "--if-absent", said="was there")
+    shell("hub", "create", "life", "--if-absent", said="exists already")
     shell("hub", "alter", "life", "--status", "SendDisabled", "--metadata", "a note")
-    shell("hub", "alter", "life", "--retention", "1d", code=2, said="say --yes")
+    shell("hub", "alter", "life", "--retention", "1d", code=2, said="pass --yes")
     shell("hub", "alter", "life", "--retention", "1d", "--dry-run", said="Dry run")
     assert shell.rows("hub", "show", "life")[0]["retention_hours"] == 168
     shell("hub", "alter", "life", "--retention", "1d", "--yes")
@@ -136,9 +138,9 @@ def test_hub_from_creation_to_deletion(shell: Shell) -> None:
     assert (shown["retention_hours"], shown["status"]) == (24, "SendDisabled")
     assert (shown["user_metadata"], shown["groups"]) == ("a note", ["$Default"])
     assert len(shell.rows("hub", "partitions", "life")) == 4
-    shell("hub", "delete", "life", code=2, said="There is no terminal to ask on")
+    shell("hub", "delete", "life", code=2, said="There is no terminal to confirm it on")
     shell("hub", "delete", "life", "--dry-run", said="0 events (0 B) in 4 partitions")
-    shell("hub", "delete", "life", "--yes", said="is deleted")
+    shell("hub", "delete", "life", "--yes", said="Deleted the event hub")
     shell("hub", "show", "life", code=3, said="does not exist")
     shell("hub", "delete", "life", "--yes", code=3)
 
@@ -165,8 +167,8 @@ def test_hub_list_as_a_table(forker: Forker, start_server: ServerFactory, tmp_pa
         (("hub", "create", "x", "-p", "99"), 1, "32"),
         (("hub", "create", "x", "--retention", "90m"), 2, "whole hours"),
         (("hub", "create", "x", "--status", "Asleep"), 1, "Asleep"),
-        (("hub", "create", "x", "--capture", "nowhere.json"), 1, "nowhere.json: No such file"),
-        (("hub", "alter", "events"), 2, "Nothing is changed"),
+        (("hub", "create", "x", "--capture", "nowhere.json"), 3, "nowhere.json: No such file"),
+        (("hub", "alter", "events"), 2, "Pass --retention"),
         (("hub", "show", "nope"), 3, "does not exist"),
         (("hub", "list", "--namespace", "nowhere"), 3, "nowhere"),
         (("hub", "list", "-o", "yaml"), 2, "yaml"),
@@ -175,7 +177,7 @@ def test_hub_list_as_a_table(forker: Forker, start_server: ServerFactory, tmp_pa
         (("group", "lag", "nope"), 3, "nope"),
         (("group", "create", "nope", "g"), 3, "does not exist"),
         (("policy", "show", "nope"), 3, "no policy 'nope'"),
-        (("policy", "create", "p", "-r", "everything"), 2, "no right"),
+        (("policy", "create", "p", "-r", "everything"), 2, "not a right"),
         (("namespace", "show", "nowhere"), 3, "nowhere"),
         (("namespace", "set-units", "penstock", "many"), 2, "neither a number nor unlimited"),
         (("connections", "kill", "nobody", "--yes"), 3, "no connection"),
@@ -213,7 +215,9 @@ def test_nothing_is_an_empty_list(shell: Shell) -> None:
 
 
 def test_group_lag_and_seek(shell: Shell, hub: str) -> None:
-    shell("group", "create", hub, "billing", "--metadata", "mine", said="is there")
+    shell(
+        "group", "create", hub, "billing", "--metadata", "mine", said="Created the consumer group"
+    )
     shell("group", "create", hub, "billing", code=1, said="exists already")
     assert [row["name"] for row in shell.rows("group", "list", hub)] == ["$Default", "billing"]
     shell("bench", "send", "--hub", hub, "--count", "200", "--batch", "10", "--duration", "20")
@@ -222,7 +226,7 @@ def test_group_lag_and_seek(shell: Shell, hub: str) -> None:
     rows = shell.rows("group", "lag", hub, "-g", "billing")
     assert {row["checkpoint_sequence_number"] for row in rows} == {None}
     seek = ("group", "seek", hub, "billing")
-    shell(*seek, "--to", "earliest", code=2, said="say --yes")
+    shell(*seek, "--to", "earliest", code=2, said="pass --yes")
     shell(*seek, "--to", "earliest", "--yes", said="2 of 2 checkpoints")
     rows = shell.rows("group", "lag", hub, "-g", "billing")
     assert list(rows[0])[:8] == [
@@ -243,7 +247,7 @@ def test_group_lag_and_seek(shell: Shell, hub: str) -> None:
         r["partition"]: r["lag_events"] for r in shell.rows("group", "lag", hub, "-g", "billing")
     }
     assert behind["1"] == 0 < behind["0"]
-    shell("group", "delete", hub, "billing", "--yes", said="is deleted")
+    shell("group", "delete", hub, "billing", "--yes", said="Deleted the consumer group")
     shell("group", "show", hub, "billing", code=3)
 
 
@@ -254,7 +258,7 @@ def test_lag_without_a_hub_is_of_all_and_jsonl_can_be_watched(shell: Shell, hub:
     lines = [json.loads(line) for line in shell(*watch, "-o", "jsonl").splitlines()]
     assert len(lines) == 2 * 2
     assert len({line["at"] for line in lines}) >= 2
-    shell(*watch, "-o", "json", code=2, said="a list has an end")
+    shell(*watch, "-o", "json", code=2, said="a JSON list has an end")
 
 
 def test_lag_fits_into_80_columns(shell: Shell, hub: str) -> None:
@@ -303,10 +307,10 @@ def test_policy_keeps_its_keys_until_they_are_asked_for(shell: Shell, hub: str) 
     assert key not in shell("policy", "show", "devices", *of_hub)
     assert key not in shell("policy", "show", "devices", *of_hub, "-o", "json")
     assert key in shell("policy", "show", "devices", *of_hub, "--reveal", "-o", "json")
-    shell("policy", "rotate", "devices", *of_hub, code=2, said="say --yes")
-    shell("policy", "rotate", "devices", *of_hub, "--dry-run", said="cut off")
+    shell("policy", "rotate", "devices", *of_hub, code=2, said="pass --yes")
+    shell("policy", "rotate", "devices", *of_hub, "--dry-run", said="lose access")
     assert shell("policy", "connection-string", "devices", *of_hub).strip() == text
-    shell("policy", "rotate", "devices", *of_hub, "--yes", said="New: the primary key")
+    shell("policy", "rotate", "devices", *of_hub, "--yes", said="Replaced the primary key")
     assert shell("policy", "connection-string", "devices", *of_hub).strip() != text
     shell("policy", "delete", "devices", *of_hub, "--yes")
     shell("policy", "connection-string", "devices", *of_hub, code=3)
@@ -339,7 +343,7 @@ def test_admin_token_has_the_role_that_was_asked_for(shell: Shell, server: Serve
     assert "events" in shell("hub", "list", environ=environ)
     shell("hub", "create", "denied", code=4, said="anna", environ=environ)
     shell("token", "admin", "--role", "Owner", code=4, said="adminTokens", environ=environ)
-    shell("token", "revoke", issued["id"], said="is revoked")
+    shell("token", "revoke", issued["id"], said="Revoked the admin token")
     shell("hub", "list", code=4, said="revoked", environ=environ)
     shell("token", "admin", "--role", "Janitor", code=2, said="'reader', 'operator', 'owner'")
 
@@ -351,6 +355,28 @@ def test_audit_says_who_did_what(shell: Shell, hub: str) -> None:
     assert len(shell.rows("audit", "-n", "1")) == 1
 
 
+def test_connection_is_listed_and_closed(shell: Shell, hub: str, server: Server) -> None:
+    def peers() -> set[str]:
+        return {row["id"] for row in shell.rows("connections", "list", "--namespace", "penstock")}
+
+    async def connected() -> None:
+        before = peers()
+        async with EventHubProducerClient(server.connection_string(), eventhub_name=hub) as client:
+            await client.create_batch()  # opens the connection
+            (own,) = peers() - before
+            shell("connections", "kill", own[:8], code=2, said="pass --yes")
+            shell("connections", "kill", own[:8], "--dry-run", said="Dry run")
+            assert own in peers()
+            shell("connections", "kill", own, "--yes", said=f"Closed the connection {own}")
+            assert own not in peers()
+
+    asyncio.run(connected())
+
+
+def test_portal_url_of_a_service_without_portal(shell: Shell) -> None:
+    assert shell("portal", "url", code=3, said="runs without its portal") == ""
+
+
 # --- contexts -------------------------------------------------------------------------------------
 
 
@@ -360,9 +386,9 @@ def test_context_is_used_and_keeps_its_secrets(
     shell = bare_shell
     shell("hub", "list", code=3, said="No service runs")
     far = ("context", "add", "far", "--admin-url", server["admin"], "--admin-token", "-")
-    shell(*far, stdin=server["admin_token"] + "\n", said="is kept in")
+    shell(*far, stdin=server["admin_token"] + "\n", said="Stored the context")
     shell("hub", "list", code=3)
-    shell("context", "use", "far", said="is used from now on")
+    shell("context", "use", "far", said="Using the context")
     shell("context", "add", "here", "--data", str(server.data))
     assert "events" in shell("hub", "list")
     assert "events" in shell("hub", "list", "--context", "here")
@@ -375,6 +401,9 @@ def test_context_is_used_and_keeps_its_secrets(
     assert server["admin_token"] in shell("context", "show", "--reveal", "-o", "json")
     file = tmp_path / "config" / "penstock" / "contexts.json"
     assert file.stat().st_mode & 0o777 == 0o600
+    shell("context", "use", "--none", said="No context is in use")
+    shell("hub", "list", code=3)
+    shell("context", "use", "far")
     shell("context", "add", "far", "--data", "x", code=1, said="--replace")
     shell("context", "add", "bad", "--connection-string", "Endpoint", code=1, said="connection")
     shell("context", "delete", "far", "--yes")
@@ -441,7 +470,7 @@ def test_init_makes_what_serve_serves(
     assert made["hubs"] == ["events", "orders"]
     key = (tmp_path / "fresh" / "root.key").read_text().split()[0]
     assert Path(made["ca_file"]).is_file()
-    assert key not in shell("init", "--data", "fresh", said="was ready")
+    assert key not in shell("init", "--data", "fresh", said="Updated the data directory")
     server = start_server(data=tmp_path / "fresh")
     assert server.key == key
     shell("init", "--data", "fresh", code=1, said="in use")

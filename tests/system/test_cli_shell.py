@@ -60,7 +60,7 @@ def test_pipes_hold_data_alone(environ: dict[str, str]) -> None:
     assert first.stderr == ""
     created = ran([PENSTOCK, "hub", "create", "piped", "--if-absent"], environ)
     assert created.stdout == ""
-    assert "is there" in created.stderr or "was there" in created.stderr
+    assert "Created" in created.stderr or "exists already" in created.stderr
     ran(["bash", "-c", "penstock hub delete piped < /dev/null"], environ, code=2)
 
 
@@ -181,10 +181,10 @@ def test_lag_lives_on_a_terminal_until_ctrl_c(environ: dict[str, str], columns: 
 def test_terminal_is_asked_to_type_the_name(environ: dict[str, str], typed: str, code: int) -> None:
     ran([PENSTOCK, "hub", "create", "doomed", "--if-absent"], environ)
     terminal = Terminal("hub", "delete", "doomed", environ=environ, columns=80)
-    terminal.until("Type 'doomed' to go on")
+    terminal.until("Type 'doomed' to continue")
     terminal.type(typed)
     assert terminal.end() == code
-    assert ("is deleted" if code == 0 else "Nothing was done") in terminal.shown
+    assert ("Deleted" if code == 0 else "Nothing was changed") in terminal.shown
 
 
 # --- a copy under load ----------------------------------------------------------------------------

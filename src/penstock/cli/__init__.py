@@ -1,10 +1,10 @@
-"""The `penstock` command. Data goes to stdout, talk to stderr; exit codes as in docs/cli.md."""
+"""The `penstock` command. Data goes to stdout, messages to stderr; exit codes: docs/cli.md."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """The console script's entry."""
+    """Run the command of `sys.argv` and exit: the console script `penstock`."""
     from penstock.cli.app import run
 
     run()

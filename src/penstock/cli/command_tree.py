@@ -1,12 +1,13 @@
-"""The command tree is loaded branch by branch: `penstock --help` imports no command's module.
+"""The command tree. A command's module is loaded on use: `penstock --help` imports none of them.
 
-`Noun` is a group of commands (`penstock hub ...`); its options that say which service is meant
-stand in a section of their own.
+The docstring of a command is its help. The lines below `Examples:` at its end are shown as written;
+tests/unit/cli/test_command_tree.py requires one for every command and parses each.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -17,38 +18,60 @@ from typer.main import get_command, get_group
 
 WHICH_SERVICE = "Which service"
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_EXAMPLES = "\n\nExamples:\n"
+_TYPE = re.compile(r" <([^>]+)>")
+_TYPE_WORDS = {
+    **dict.fromkeys(("int", "int range", "float", "float range"), "N"),
+    **dict.fromkeys(("str", "list[str]"), "TEXT"),
+    **dict.fromkeys(("path", "file", "directory"), "PATH"),
+}
+
+HelpRows = dict[str, list[tuple[str, str]]]  # by section: name and meaning of a parameter
 
 
 class CommandEntry(NamedTuple):
-    """One command or noun at the top, and where it is written."""
+    """One command or group of commands below `penstock`."""
 
     name: str
     where: str  # module:attribute
-    summary: str  # the first sentence of its help, so that no module is loaded to show it
+    summary: str  # first sentence of its help, shown without loading the module
     section: str
-    hidden: bool = False
 
 
 class PenstockCommand(TyperCommand):
-    """Help with sections; the options that every command of its kind has come last."""
+    """A command whose help has examples, and the options that name the service last."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        arguments: list[tuple[str, str]] = []
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], WHICH_SERVICE: []}
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.help, _, examples = (self.help or "").partition(_EXAMPLES)
+        self.examples = [line.strip() for line in examples.splitlines()]
+
+    def help_rows(self, ctx: Any) -> HelpRows:
+        """The parameters by section of the help, with the words of `_TYPE_WORDS` for types."""
+        rows: HelpRows = {"Arguments": [], "Options": [], WHICH_SERVICE: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue
+            name, text = record
             if parameter.param_type_name == "argument":
-                arguments.append(record)
+                rows["Arguments"].append((_TYPE.sub("", name), text))
             else:
-                panel = getattr(parameter, "rich_help_panel", None) or "Options"
-                sections.setdefault(panel, []).append(record)
-        _write_sections(formatter, {"Arguments": arguments, **sections})
+                section = getattr(parameter, "rich_help_panel", None) or "Options"
+                name = _TYPE.sub(_plain_type, name).lstrip(" /")  # of an option with only --no-...
+                rows.setdefault(section, []).append((name, text))
+        return rows
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}{line}\n")
+        _write_sections(formatter, self.help_rows(ctx))
 
 
 class CommandGroup(typer.Typer):
-    """What `penstock NOUN VERB` hangs on."""
+    """The commands below `penstock NOUN`."""
 
     def __init__(self, summary: str) -> None:
         super().__init__(
@@ -68,12 +91,12 @@ class CommandGroup(typer.Typer):
 
 
 class RootGroup(TyperGroup):
-    """The top: names and sentences from the table, everything else when it is asked for."""
+    """`penstock` itself: names and summaries come from `entries`, commands are loaded on use."""
 
     entries: Mapping[str, CommandEntry] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [entry.name for entry in self.entries.values() if not entry.hidden]
+        return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and cmd_name in self.entries:
@@ -88,39 +111,37 @@ class RootGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, self.entries))  # one width, so that the sections are aligned
+        sections: HelpRows = {}
         for entry in self.entries.values():
-            if not entry.hidden:
-                sections.setdefault(entry.section, []).append((entry.name, entry.summary))
-        width = max(len(entry.name) for entry in self.entries.values())
-        for rows in sections.values():  # one column for all sections
-            rows[0] = (rows[0][0].ljust(width), rows[0][1])
+            sections.setdefault(entry.section, []).append((entry.name.ljust(width), entry.summary))
         _write_sections(formatter, sections)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Names alone, without loading what they stand for."""
-        from typer._click.shell_completion import CompletionItem  # what the base class gives
-
-        return [
-            CompletionItem(entry.name, help=entry.summary)
-            for entry in self.entries.values()
-            if entry.name.startswith(incomplete) and not entry.hidden
-        ]
+        """Complete a command's name. The process ends afterwards, so commands that have only a name
+        and a summary are enough, and no module is loaded."""
+        self.commands = {
+            name: TyperCommand(name, help=entry.summary) for name, entry in self.entries.items()
+        }
+        return super().shell_complete(ctx, incomplete)
 
 
 def load(entry: CommandEntry) -> Any:
-    """The command, or the group of them, that the entry names."""
+    """Import the module of a command, or of a group of commands."""
     module, _, attribute = entry.where.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    if isinstance(found, typer.Typer):
-        command = get_group(found)
+    target = getattr(importlib.import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        command = get_group(target)
     else:
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
-        single.command(entry.name, cls=PenstockCommand, context_settings=CONTEXT_SETTINGS)(found)
+        single.command(entry.name, cls=PenstockCommand, context_settings=CONTEXT_SETTINGS)(target)
         command = get_command(single)  # type: ignore[assignment]  # one command is no group
     command.name = entry.name
-    command.hidden = entry.hidden
     return command
+
+
+def _plain_type(match: re.Match[str]) -> str:
+    return f" {_TYPE_WORDS.get(match[1], match[1])}"
 
 
 def _write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:

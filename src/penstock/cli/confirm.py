@@ -1,7 +1,4 @@
-"""Before anything is destroyed: --dry-run, --yes, or on a terminal the typed name.
-
-Without a terminal nobody is asked: --yes is needed, else the command refuses with exit code 2.
-"""
+"""Confirmation before a command deletes something: --dry-run, --yes, or the typed name."""
 
 from __future__ import annotations
 
@@ -10,29 +7,33 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.exit_codes import ExitCode
 from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError
 
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal")
+    bool, typer.Option("--yes", "-y", help="Do not ask; required where stdin is not a terminal")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and do nothing")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, change nothing")]
 
 
 def confirm(what: str, name: str, *, yes: bool, dry_run: bool) -> bool:
-    """Whether to go on. `what` is a sentence of what is lost; `name` what has to be typed."""
+    """Whether to continue. `what` is a sentence that says what is lost, `name` the text to type.
+
+    Without a terminal and without --yes it raises ConfigurationError: exit code 2.
+    """
     if dry_run:
-        print_message(f"{what} (Dry run: nothing was done.)")
+        print_message(f"{what} (Dry run: nothing was changed.)")
         return False
     if yes:
         return True
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            f"{what} There is no terminal to ask on: say --yes, or look first with --dry-run."
+            f"{what} There is no terminal to confirm it on: pass --yes, or --dry-run to look first."
         )
     print_message(what)
-    typed = typer.prompt(f"Type '{name}' to go on", default="", show_default=False, err=True)
+    typed = typer.prompt(f"Type '{name}' to continue", default="", show_default=False, err=True)
     if typed.strip() != name:
-        print_message("Nothing was done.")
-        raise typer.Exit(1)
+        print_message("Nothing was changed.")
+        raise typer.Exit(ExitCode.FAILED)
     return True

@@ -1,24 +1,35 @@
-"""The file that contexts are kept in: services by name, with their secrets, for one user's eyes.
+"""`penstock context add|use|list|show|delete`, and the file of named services.
 
-`PENSTOCK_CONTEXTS`, or `penstock/contexts.json` below XDG_CONFIG_HOME or ~/.config; mode 0600.
+The file is PENSTOCK_CONTEXTS, or `penstock/contexts.json` below XDG_CONFIG_HOME or ~/.config. It
+holds keys: its mode is 0600, and a file that other users may read is refused.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+import sys
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 
-from penstock.model.errors import ConfigurationError, NotFound
+from penstock.cli.command_tree import CommandGroup
+from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.model.errors import AlreadyExists, ConfigurationError, NotFound, PenstockError
+
+app = CommandGroup("Named services.")
 
 _FILE_BYTES_MAX = 1024 * 1024
+_STDIN_BYTES_MAX = 16 * 1024
+_HIDDEN = "(hidden; --reveal shows it)"
+_SECRETS = ("connection_string", "admin_token")
 
 
 class ServiceContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one service is reached. A field that is None is looked for elsewhere."""
+    """How one service is reached; None where something else has to say it."""
 
     connection_string: str | None = None
     admin_url: str | None = None
@@ -27,54 +38,53 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     data: str | None = None
     namespace: str | None = None
 
-    def __repr__(self) -> str:  # it holds keys
-        return f"Context(admin_url={self.admin_url!r}, data={self.data!r})"
+    def __repr__(self) -> str:  # the fields are secrets
+        return f"ServiceContext(admin_url={self.admin_url!r}, data={self.data!r})"
 
 
 class ServiceContexts(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file. `current` is the name that `penstock context use` selected."""
+
     current: str | None = None
     contexts: dict[str, ServiceContext] = {}
 
     def get(self, name: str) -> ServiceContext:
-        found = self.contexts.get(name)
-        if found is None:
-            known = ", ".join(sorted(self.contexts)) or "none yet"
-            raise NotFound(f"There is no context '{name}'; known are: {known}.")
-        return found
+        """Raises NotFound."""
+        if name not in self.contexts:
+            names = ", ".join(sorted(self.contexts)) or "none yet"
+            raise NotFound(f"There is no context '{name}'. There are: {names}.")
+        return self.contexts[name]
 
 
-def contexts_file(environ: Mapping[str, str] | None = None) -> Path:
-    environ = os.environ if environ is None else environ
-    given = environ.get("PENSTOCK_CONTEXTS")
-    if given:
-        return Path(given)
-    base = environ.get("XDG_CONFIG_HOME")
+def contexts_file() -> Path:
+    file = os.environ.get("PENSTOCK_CONTEXTS")
+    if file:
+        return Path(file)
+    base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "penstock" / "contexts.json"
 
 
 def read_contexts(file: Path) -> ServiceContexts:
-    """None kept: an empty one. A file that others may read is refused: it holds keys."""
+    """The contexts of a file; none where it does not exist. Raises ConfigurationError."""
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigurationError(
-                    f"{file} holds keys, and others may read or change it (mode "
-                    f"{stat.S_IMODE(mode):04o}): `chmod 600 {file}`, and rotate the keys."
+                    f"{file} holds keys, and other users may read or change it (mode "
+                    f"{stat.S_IMODE(mode):04o}): run `chmod 600 {file}` and rotate the keys."
                 )
-            content = opened.read(_FILE_BYTES_MAX + 1)
+            return msgspec.json.decode(opened.read(_FILE_BYTES_MAX + 1), type=ServiceContexts)
     except FileNotFoundError:
         return ServiceContexts()
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read ({error.strerror}).") from error
-    try:
-        return msgspec.json.decode(content, type=ServiceContexts)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"{file} holds no contexts: {error}.") from error
 
 
 def write_contexts(file: Path, contexts: ServiceContexts) -> None:
-    """Put in place whole, readable by its owner alone."""
+    """Replace the file, readable by its owner only."""
     from penstock.io.files import write_file_atomically
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,9 +93,175 @@ def write_contexts(file: Path, contexts: ServiceContexts) -> None:
 
 
 def selected_context(flag: str | None) -> tuple[str, ServiceContext] | None:
-    """By flag, PENSTOCK_CONTEXT, or the current one; None when nobody chose."""
+    """The context of the flag, of PENSTOCK_CONTEXT, or the current one; None if there is none."""
+    stored = read_contexts(contexts_file())
+    name = flag or os.environ.get("PENSTOCK_CONTEXT") or stored.current
+    return None if name is None else (name, stored.get(name))
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def complete_contexts() -> list[str]:
+    """Names for the shell's completion; none where the file cannot be read."""
+    try:
+        return sorted(read_contexts(contexts_file()).contexts)
+    except PenstockError:
+        return []
+
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
+]
+OptionalName = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
+]
+
+
+@app.verb()
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new context")],
+    connection_string: Annotated[
+        str | None, typer.Option(metavar="STRING|-", help="For events; - reads it from stdin")
+    ] = None,
+    admin_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Such as http://localhost:5300")
+    ] = None,
+    admin_token: Annotated[
+        str | None, typer.Option(metavar="TOKEN|-", help="Admin token; - reads it from stdin")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA file that verifies its certificate")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Data directory: the service that runs on it"),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Default namespace of commands")
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Use it from now on")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a context of that name")
+    ] = False,
+) -> None:
+    """Store a service under a name: its data directory, or its addresses and keys.
+
+    Examples:
+        penstock context add here --data /var/lib/penstock --use
+        penstock context add far --admin-url https://hubs.example.com:5300 --admin-token -
+    """
+    from penstock.model.connection_string import parse_connection_string
+
+    if connection_string is None and admin_url is None and data is None:
+        raise typer.BadParameter("Pass --data, --admin-url or --connection-string.")
+    if connection_string == admin_token == "-":
+        raise typer.BadParameter("stdin holds only one of them: pass the other by its option.")
+    context = ServiceContext(
+        connection_string=_read_secret(connection_string),
+        admin_url=admin_url,
+        admin_token=_read_secret(admin_token),
+        ca_file=None if ca_file is None else str(ca_file.absolute()),
+        data=None if data is None else str(data.absolute()),
+        namespace=namespace,
+    )
+    if context.connection_string is not None:
+        parse_connection_string(context.connection_string)  # refuse it now, not at the next command
     file = contexts_file()
-    name = flag or os.environ.get("PENSTOCK_CONTEXT")
-    known = read_contexts(file)
-    name = name or known.current
-    return None if name is None else (name, known.get(name))
+    stored = read_contexts(file)
+    if name in stored.contexts and not replace:
+        raise AlreadyExists(f"The context '{name}' exists already: --replace replaces it.")
+    current = name if use else stored.current
+    contexts = {**stored.contexts, name: context}
+    write_contexts(file, ServiceContexts(current=current, contexts=contexts))
+    print_message(f"Stored the context '{name}' in {file}{'; it is in use now' if use else ''}.")
+
+
+@app.verb()
+def use(
+    name: OptionalName = None,
+    none: Annotated[bool, typer.Option("--none", help="Use no context")] = False,
+) -> None:
+    """Use a context from now on, where neither flags nor environment name a service.
+
+    Examples:
+        penstock context use far
+        penstock context use --none
+    """
+    if (name is None) != none:
+        raise typer.BadParameter("Pass the name of a context, or --none.")
+    file = contexts_file()
+    stored = read_contexts(file)
+    if name is not None:
+        stored.get(name)
+    write_contexts(file, msgspec.structs.replace(stored, current=name))
+    print_message("No context is in use now." if name is None else f"Using the context '{name}'.")
+
+
+@app.verb("list")
+def list_(output: Format = OutputFormat.TABLE) -> None:
+    """List the contexts, without their secrets.
+
+    Examples:
+        penstock context list
+    """
+    stored = read_contexts(contexts_file())
+    rows = [
+        {
+            "name": name,
+            "current": name == stored.current,
+            "where": context.admin_url or context.data or "(events only)",
+            "namespace": context.namespace,
+        }
+        for name, context in sorted(stored.contexts.items())
+    ]
+    print_rows(rows, output, title="Contexts")
+
+
+@app.verb()
+def show(
+    name: OptionalName = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show keys and tokens")] = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show one context, by default the current one; keys and tokens only with --reveal.
+
+    Examples:
+        penstock context show
+        penstock context show far --reveal
+    """
+    stored = read_contexts(contexts_file())
+    name = name or stored.current
+    if name is None:
+        raise typer.BadParameter("No context is in use: pass the name of one.")
+    record: dict[str, object] = {"name": name, "current": name == stored.current}
+    for field, value in msgspec.structs.asdict(stored.get(name)).items():
+        record[field] = _HIDDEN if value and field in _SECRETS and not reveal else value
+    print_record(record, output)
+
+
+@app.verb()
+def delete(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
+    """Delete a context with the keys in it. The service is not changed.
+
+    Examples:
+        penstock context delete far --yes
+    """
+    file = contexts_file()
+    stored = read_contexts(file)
+    stored.get(name)
+    if confirm(f"This deletes the context '{name}'.", name, yes=yes, dry_run=dry_run):
+        contexts = {other: value for other, value in stored.contexts.items() if other != name}
+        current = None if stored.current == name else stored.current
+        write_contexts(file, ServiceContexts(current=current, contexts=contexts))
+        print_message(f"Deleted the context '{name}'.")
+
+
+def _read_secret(text: str | None) -> str | None:
+    """The value of an option; `-` means that it is on stdin, where other users do not see it."""
+    if text != "-":
+        return text
+    secret = sys.stdin.read(_STDIN_BYTES_MAX).strip()
+    if not secret:
+        raise typer.BadParameter("stdin is empty.")
+    return secret

@@ -1,24 +1,20 @@
-"""`@with_events`: a command that sends or reads events, with the options that say where.
-
-Any Event Hubs endpoint will do, Azure's included: all that is needed is a connection string.
-"""
+"""`@with_events`: a command that sends or reads events, at any Event Hubs endpoint."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import os
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from penstock.cli.command_tree import WHICH_SERVICE
 from penstock.cli.service_lookup import ServiceFlags, find_admin, find_connection_string
-from penstock.cli.service_options import ContextOption, DataOption
+from penstock.cli.service_options import CONTEXT, DATA, ServiceOption, add_options
 from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound, PenstockError
 
@@ -29,83 +25,67 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NAMES_MAX = 10  # of hubs or groups that an error lists
-
-_OPTIONS: tuple[tuple[str, Any, Any], ...] = (
-    (
-        "connection_string",
-        Annotated[
-            str | None,
-            typer.Option(
-                "--connection-string",
-                metavar="STRING",
-                help="Of any Event Hubs; better in PENSTOCK_CONNECTION_STRING: others see a "
-                "command's words",
-                rich_help_panel=WHICH_SERVICE,
-            ),
-        ],
-        None,
+_OPTIONS = (
+    ServiceOption(
+        *("connection_string", str | None, "STRING"),
+        "Connection string of any Event Hubs namespace; prefer PENSTOCK_CONNECTION_STRING: other "
+        "users can see command-line arguments",
     ),
-    ("data", DataOption, None),
-    ("context", ContextOption, None),
-    (
-        "ca_file",
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--ca-file",
-                metavar="FILE",
-                help="Trust these authorities too",
-                rich_help_panel=WHICH_SERVICE,
-            ),
-        ],
-        None,
+    DATA,
+    CONTEXT,
+    ServiceOption("ca_file", Path | None, "FILE", "CA file to trust in addition to the system's"),
+    ServiceOption(
+        *("websocket", bool, None, "AMQP over WebSocket: port 443, or the endpoint's"), False
     ),
-    (
-        "websocket",
-        Annotated[
-            bool,
-            typer.Option(
-                "--websocket",
-                help="AMQP over WebSocket: port 443, or the endpoint's",
-                rich_help_panel=WHICH_SERVICE,
-            ),
-        ],
-        False,
-    ),
-    (
-        "timeout",
-        Annotated[
-            str,
-            typer.Option(
-                "--timeout",
-                metavar="TIME",
-                help="For each answer of the service",
-                rich_help_panel=WHICH_SERVICE,
-            ),
-        ],
-        "60s",
-    ),
+    ServiceOption("timeout", str, "TIME", "How long to wait for each answer of the service", "60s"),
 )
 
 
-class EventsEndpoint(NamedTuple):
-    """How the events of one service are reached."""
+class EventsEndpoint:
+    """How the events of one service are reached. The service is looked up on first use, so that a
+    command reports a wrong option of its own first."""
 
-    connection_string: str
-    ca_file: str | None
-    websocket: bool
-    timeout_s: float
-    data: Path | None = None  # where flags named the service rather than its events
-    context: str | None = None
-    is_given: bool = True  # by a connection string, so any service may be meant
+    def __init__(
+        self,
+        *,
+        connection_string: str | None = None,
+        data: Path | None = None,
+        context: str | None = None,
+        ca_file: Path | None = None,
+        websocket: bool = False,
+        timeout: str = "60s",
+    ) -> None:
+        self.data = data
+        self.context = context
+        self.websocket = websocket
+        self.timeout_s = parse_seconds(timeout, option="--timeout")
+        if self.timeout_s <= 0:
+            raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
+        self._given = connection_string
+        self._ca_file = ca_file
 
-    def __repr__(self) -> str:  # it holds a key
-        return "<Wire>"
+    @functools.cached_property
+    def _found(self) -> tuple[str, str | None]:
+        return find_connection_string(self._given, self.data, self.context)
+
+    @property
+    def connection_string(self) -> str:
+        """Raises NotFound when no service is known."""
+        return self._found[0]
+
+    @property
+    def ca_file(self) -> str | None:
+        return self._found[1] if self._ca_file is None else str(self._ca_file)
+
+    @property
+    def is_given(self) -> bool:
+        """A connection string was given, so it may be the service of another machine."""
+        return bool(self._given or os.environ.get("PENSTOCK_CONNECTION_STRING"))
 
     def producer(
         self, hub: str, *, retry: RetryPolicy | None = None, idempotent: bool = False
     ) -> EventHubProducerClient:
-        """It tries nothing again by itself unless told so: whoever sends shows that it waits."""
+        """A producer. Without `retry` it does not retry: the command itself does, and shows it."""
         from penstock.client import EventHubProducerClient, RetryPolicy
 
         return EventHubProducerClient(
@@ -113,7 +93,7 @@ class EventsEndpoint(NamedTuple):
             eventhub_name=hub,
             idempotent=idempotent,
             retry=retry or RetryPolicy(retry_total=0),
-            **self._options(),
+            **self._client_options(),
         )
 
     def consumer(
@@ -126,96 +106,66 @@ class EventsEndpoint(NamedTuple):
             group,
             eventhub_name=hub,
             retry=retry or RetryPolicy(),
-            **self._options(),
+            **self._client_options(),
         )
 
-    def _options(self) -> dict[str, Any]:
+    def _client_options(self) -> dict[str, Any]:
         from penstock.client import parse_connection_string
 
-        tls = parse_connection_string(self.connection_string).tls
+        is_tls = parse_connection_string(self.connection_string).tls
         return {
-            "ssl_context": _tls_context(self.ca_file) if tls else None,
+            "ssl_context": _tls_context(self.ca_file) if is_tls else None,
             "timeout_s": self.timeout_s,
             "transport": "websocket" if self.websocket else "amqp",
         }
 
 
 def with_events(function: Callable[Concatenate[EventsEndpoint, P], None]) -> Callable[..., None]:
-    """The command gets a Wire as its first argument."""
-    act: Callable[..., None] = function
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name, _, _ in _OPTIONS}
-        wire = find_wire(**chosen)
-        try:
-            act(wire, **given)
-        except NotFound as error:
-            raise _with_names(error, wire, given) from error
-
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    more = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-        for name, annotation, default in _OPTIONS
-    ]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads it
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + more
-    )
-    return command
+    """A command on events. It receives an EventsEndpoint."""
+    return add_options(function, _OPTIONS, _open_endpoint)
 
 
-def _with_names(error: NotFound, wire: EventsEndpoint, given: dict[str, Any]) -> NotFound:
-    """The same error with the names that exist, where this machine's service is the one asked."""
-    hub, group = given.get("hub"), given.get("group") or "$Default"
-    if not isinstance(hub, str) or wire.is_given:
+@contextmanager
+def _open_endpoint(chosen: dict[str, Any], values: dict[str, Any]) -> Iterator[EventsEndpoint]:
+    endpoint = EventsEndpoint(**chosen)
+    try:
+        yield endpoint
+    except NotFound as error:
+        raise _with_names(error, endpoint, values) from error
+
+
+def _with_names(error: NotFound, endpoint: EventsEndpoint, values: dict[str, Any]) -> NotFound:
+    """The error with the names that exist, if the service is the one on this machine."""
+    hub, group = values.get("hub"), values.get("group") or "$Default"
+    if not isinstance(hub, str) or endpoint.is_given:
         return error
     try:
-        admin = find_admin(ServiceFlags(data=wire.data, context=wire.context))
+        admin = find_admin(ServiceFlags(data=endpoint.data, context=endpoint.context))
         with admin.client(timeout_s=5.0) as client:
             namespace = admin.namespace or ""
-            hubs = [each.name for each in client.hubs(namespace)]
+            hubs = [entity.name for entity in client.hubs(namespace)]
             if hub.casefold() not in map(str.casefold, hubs):
                 return NotFound(
-                    f"There is no event hub '{hub}' in {namespace}. There are: {_listed(hubs)}."
+                    f"There is no event hub '{hub}' in {namespace}. There are: {_join(hubs)}."
                 )
-            groups = [each.name for each in client.groups(namespace, hub)]
+            groups = [entity.name for entity in client.groups(namespace, hub)]
     except (PenstockError, OSError):
-        return error  # the service's own word has to do
+        return error
     if group.casefold() in map(str.casefold, groups):
         return error
     return NotFound(
         f"There is no consumer group '{group}' of the event hub '{hub}'. "
-        f"There are: {_listed(groups)}."
+        f"There are: {_join(groups)}."
     )
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:_NAMES_MAX]) or "none"
-    return f"{shown} and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else shown
-
-
-def find_wire(
-    *,
-    connection_string: str | None,
-    data: Path | None = None,
-    context: str | None = None,
-    ca_file: Path | None = None,
-    websocket: bool = False,
-    timeout: str = "60s",
-) -> EventsEndpoint:
-    text, found = find_connection_string(connection_string, data, context)
-    timeout_s = parse_seconds(timeout, option="--timeout")
-    if timeout_s <= 0:
-        raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
-    trusted = str(ca_file) if ca_file is not None else found
-    is_given = bool(connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING"))
-    return EventsEndpoint(text, trusted, websocket, timeout_s, data, context, is_given)
+def _join(names: list[str]) -> str:
+    first = ", ".join(sorted(names)[:_NAMES_MAX]) or "none"
+    return f"{first} and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else first
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Until it is done, on the quickest loop there is."""
+    """Run a coroutine on an event loop of its own and return its result."""
     from penstock.io.event_loop import new_event_loop
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -223,20 +173,20 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_together(*work: Coroutine[Any, Any, None]) -> None:
-    """All of them; the first error ends the others, and is raised when they have ended."""
-    tasks = [asyncio.create_task(each) for each in work]
+    """Run all coroutines at once. The first error cancels the others and is raised after them."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         await asyncio.gather(*tasks)
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @functools.cache
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """Beside the system's authorities: a string for Azure works where a service of ours runs."""
-    trusted = ssl.create_default_context()
+    """Trusts the system's authorities too: the connection string may be one of Azure."""
+    context = ssl.create_default_context()
     if ca_file is not None:
-        trusted.load_verify_locations(ca_file)
-    return trusted
+        context.load_verify_locations(ca_file)
+    return context

@@ -4,89 +4,92 @@ from __future__ import annotations
 
 import platform
 import sys
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from penstock.cli.output import Format, OutputFormat, print_record
 
 
-class Shell(StrEnum):
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 def version(output: Format = OutputFormat.TABLE) -> None:
-    """Show the version."""
+    """Show the version.
+
+    Examples:
+        penstock version
+    """
     from penstock import __version__
     from penstock.kernels import KERNEL
 
-    print_record(
-        {
-            "version": __version__,
-            "python": sys.version.split()[0],
-            "kernel": KERNEL,
-            "platform": platform.platform(),
-        },
-        output,
-    )
+    record = {
+        "version": __version__,
+        "python": sys.version.split()[0],
+        "kernel": KERNEL,
+        "platform": platform.platform(),
+    }
+    print_record(record, output)
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Whose script")],
+    ctx: typer.Context,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"],
+        typer.Argument(metavar="bash|zsh|fish", help="The shell you use"),
+    ],
 ) -> None:
-    """Print the shell's completion script.
+    """Print the completion script for a shell.
 
-    bash: eval "$(penstock completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc, after
-    compinit. fish: penstock completion fish > ~/.config/fish/completions/penstock.fish
+    bash: put `eval "$(penstock completion bash)"` into ~/.bashrc. zsh: put the same line into
+    ~/.zshrc, after compinit. fish: write the script to ~/.config/fish/completions/penstock.fish.
+
+    Examples:
+        penstock completion bash
+        penstock completion fish > ~/.config/fish/completions/penstock.fish
     """
-    from typer._completion_shared import get_completion_script
+    from typer.completion import show_callback
 
-    script = get_completion_script(
-        prog_name="penstock", complete_var="_PENSTOCK_COMPLETE", shell=shell.value
-    )
-    typer.echo(script)
+    show_callback(ctx, ctx.command.params[0], shell)
 
 
 def help_(
     ctx: typer.Context,
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...")] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Every command's usage")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Show the usage of every command")
+    ] = False,
 ) -> None:
-    """Show the help of a command, or --all of it."""
+    """Show the help of a command, or the usage of all commands.
+
+    Examples:
+        penstock help hub create
+        penstock help --all
+    """
     root = ctx.find_root()
     if all_:
-        for _, each, below in walk_commands(root.command, root):
-            if not hasattr(each, "commands"):
+        for _, child, below in walk_commands(root.command, root):
+            if not hasattr(child, "commands"):
                 typer.echo(below.get_usage().removeprefix("Usage: "))
-                typer.echo(f"    {each.get_short_help_str(limit=200)}")
+                typer.echo(f"    {child.get_short_help_str(limit=200)}")
         return
-    found: Any = root.command
     context: Any = root
     for word in command or []:
-        child = found.get_command(context, word) if hasattr(found, "commands") else None
+        group = context.command
+        child = group.get_command(context, word) if hasattr(group, "commands") else None
         if child is None:
             raise typer.BadParameter(f"There is no command '{' '.join(command or [])}'.")
-        context = _context(child, word, context)
-        found = child
-    typer.echo(found.get_help(context))
+        context = typer.Context(child, info_name=word, parent=context)
+    typer.echo(context.get_help())
 
 
 def walk_commands(command: Any, context: Any) -> list[tuple[str, Any, Any]]:
-    """Every command below, with its words and a context, in the order of the help."""
-    found = []
+    """Every visible command below `command`: its path, itself and a context for it, in the order
+    of the help."""
+    commands = []
     for name in command.list_commands(context):
         child = command.get_command(context, name)
         if child is None or child.hidden:
             continue
-        below = _context(child, name, context)
-        found.append((below.command_path, child, below))
+        below = typer.Context(child, info_name=name, parent=context)
+        commands.append((below.command_path, child, below))
         if hasattr(child, "commands"):
-            found += walk_commands(child, below)
-    return found
-
-
-def _context(command: Any, name: str, parent: Any) -> Any:
-    return typer.Context(command, info_name=name, parent=parent)
+            commands += walk_commands(child, below)
+    return commands

@@ -1,4 +1,4 @@
-"""Rows for people (a table) and for programs (JSON, JSON lines). Data goes to stdout."""
+"""Results as tables for people, as JSON and JSON lines for programs. Data goes to stdout."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TIMES = ("at", "created_at", "updated_at", "expires_at", "last_enqueued")
 _TIME = re.compile(r"^([0-9-]{10})T([0-9:]{8})(\.[0-9]+)?Z$")
 _ELIDED_WIDTH = 20
 _ELIDED_LEAST = 8
-_WORD_MAX = 24  # a longer one is broken
+_WORD_MAX = 24  # longer words are broken
 _GAP = 2  # between two columns
-_PIPE_WIDTH = 160  # columns, where no terminal says how many it has
+_PIPE_WIDTH = 160  # columns, without a terminal
 
 Row = Mapping[str, object]
 Show = Callable[[object], str]
@@ -35,12 +35,21 @@ class OutputFormat(StrEnum):
     JSONL = "jsonl"
 
 
-Format = Annotated[OutputFormat, typer.Option("-o", "--output", help="table, json or jsonl")]
+Format = Annotated[
+    OutputFormat, typer.Option("-o", "--output", help="A table, a JSON list, or JSON lines")
+]
 
 
 def print_message(text: str) -> None:
-    """To the person, not to the pipe."""
+    """Write a message to stderr, so that a pipe holds data only."""
     typer.echo(text, err=True)
+
+
+def print_result(message: str, record: Row, output: OutputFormat) -> None:
+    """The result of a change: a message for people, the record for programs."""
+    print_message(message)
+    if output is not OutputFormat.TABLE:
+        print_record(record, output)
 
 
 def print_rows(
@@ -52,9 +61,11 @@ def print_rows(
     shown: Mapping[str, Show] | None = None,
     elided: Collection[str] = (),
 ) -> None:
-    """JSON is a list of objects (docs/cli.md); a table has the first row's keys as columns, or
-    those named. `title` says what there is none of; `shown` how a column is written in a table;
-    `elided` columns are cut short rather than wrapped."""
+    """Print rows that have the same keys. A table has `columns`, or all keys.
+
+    `title` is shown when there are no rows. `shown` formats the values of a column in a table.
+    `elided` columns are cut off where the terminal is narrow; others are wrapped.
+    """
     if output is not OutputFormat.TABLE:
         print_json(rows, output)
     elif rows:
@@ -70,11 +81,11 @@ def print_record(
     *,
     shown: Mapping[str, Show] | None = None,
 ) -> None:
-    """One thing: in a table its properties stand below each other. JSON is a list of one."""
+    """Print one object: a table has one line per property, JSON is a list of one object."""
     if output is not OutputFormat.TABLE:
         print_json([record], output)
         return
-    console().print(_block(record, shown or {}))
+    console().print(record_table(record, shown or {}))
 
 
 def print_json(rows: Iterable[Row], output: OutputFormat) -> None:
@@ -86,7 +97,7 @@ def print_json(rows: Iterable[Row], output: OutputFormat) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """As wide as the terminal; a pipe has no width, unless COLUMNS says one."""
+    """A console as wide as the terminal. Without a terminal COLUMNS gives the width, or 160."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -100,7 +111,7 @@ def _print_table(
     shown: Mapping[str, Show],
     elided: Collection[str],
 ) -> None:
-    """Rows below each other; where the terminal has no room for that, blocks of properties."""
+    """One line per row; where the terminal is too narrow, one block of properties per row."""
     from rich.table import Table
     from rich.text import Text
 
@@ -111,39 +122,38 @@ def _print_table(
         for number, row in enumerate(rows):
             if number:
                 screen.print()
-            screen.print(_block({name: row[name] for name in names}, shown))
+            screen.print(record_table({name: row[name] for name in names}, shown))
         return
     spare = screen.width - least
     table = Table(**table_style())
     for column in columns:
-        given = min(spare, column.most - column.least) if column.is_elided else 0
-        spare -= given
+        extra = min(spare, column.most - column.least) if column.is_elided else 0
+        spare -= extra
         table.add_column(
             heading(column.name),
             justify="right" if column.is_number else "left",
             no_wrap=column.is_fixed or column.is_elided,
-            # Nothing is cut off, however narrow the terminal, unless the caller wants it so.
             overflow="ellipsis" if column.is_elided else "fold",
-            width=column.least + given if column.is_elided else None,
+            width=column.least + extra if column.is_elided else None,
             min_width=column.least,
         )
     for index in range(len(rows)):
-        # Text, not markup: names and values may come from strangers.
+        # Text, not markup: other users choose names and values.
         cells = [(column.texts[index], _style(rows[index][column.name])) for column in columns]
         table.add_row(*(Text(text, style) for text, style in cells))
     screen.print(table)
 
 
 class _TableColumn:
-    """How much room a column needs: numbers and times as they are, texts their longest word."""
+    """How wide a column must be: numbers and times are never wrapped, texts between words."""
 
     def __init__(
         self, name: str, rows: Sequence[Row], shown: Mapping[str, Show], *, elided: bool
     ) -> None:
         values = [row[name] for row in rows if row[name] is not None]
-        number = all(isinstance(value, int | float) for value in values)
+        is_numeric = all(isinstance(value, int | float) for value in values)
         self.name = name
-        self.is_number = number and (bool(values) or _NUMBERS.search(name) is not None)
+        self.is_number = is_numeric and (bool(values) or _NUMBERS.search(name) is not None)
         self.is_fixed = self.is_number or name in _TIMES
         self.is_elided = elided
         self.texts = [_format_value(name, row[name], shown) for row in rows]
@@ -155,7 +165,8 @@ class _TableColumn:
             self.least = min(self.most, max(len(heading(name)), _ELIDED_LEAST))
 
 
-def _block(record: Row, shown: Mapping[str, Show]) -> Table:
+def record_table(record: Row, shown: Mapping[str, Show]) -> Table:
+    """One line per property that is not None."""
     from rich.table import Table
     from rich.text import Text
 
@@ -169,7 +180,7 @@ def _block(record: Row, shown: Mapping[str, Show]) -> Table:
 
 
 def table_style() -> dict[str, Any]:
-    """How every table of ours looks: a line below the headings, and no other."""
+    """The look of every table: one line, below the headings."""
     from rich import box
 
     return {
@@ -207,7 +218,7 @@ _HEADINGS = {
 
 
 def heading(name: str) -> str:
-    """Shorter than the key, where a table leaves no doubt."""
+    """The heading of a column: the key in words, or a shorter text."""
     return _HEADINGS.get(name) or name.replace("_", " ")
 
 
@@ -247,13 +258,13 @@ def _format_value(name: str, value: object, shown: Mapping[str, Show]) -> str:
     if name in shown:
         return shown[name](value)
     if name in _TIMES and isinstance(value, str):
-        return _TIME.sub(r"\1 \2Z", value)  # a second is fine enough for eyes
+        return _TIME.sub(r"\1 \2Z", value)  # whole seconds
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list | tuple):
-        return ", ".join(str(each) for each in value)
+        return ", ".join(map(str, value))
     if isinstance(value, dict):
         return json.dumps(value) if value else ""
     return str(value)

@@ -1,7 +1,7 @@
-"""stdin and stdout beside an event loop: a thread of each, so that a slow pipe stops nobody.
+"""stdin and stdout for an event loop: each has a thread, so that a slow pipe does not block it.
 
-The threads are daemons: one that waits for a keyboard, or for a pager that does not read, never
-keeps the process alive.
+The threads are daemons: one that waits for a keyboard, or for a pager that does not read, does not
+keep the process alive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, TextIO
 
 _CHUNK_BYTES = 1024 * 1024
-_CHUNKS_MAX = 8  # read and not yet asked for
+_CHUNKS_MAX = 8  # read, and not yet consumed
 
 
 class _FileDescriptor(Protocol):
@@ -24,28 +24,28 @@ class _FileDescriptor(Protocol):
 
 
 class StdoutClosed(Exception):
-    """Whoever read our output does so no longer (`| head`)."""
+    """The reader of stdout is gone (`| head`)."""
 
 
 class StdinReader:
-    """What a file gives, chunk by chunk, as soon as it is there."""
+    """The content of a file or pipe in chunks, each as soon as it arrives."""
 
     def __init__(self, source: _FileDescriptor) -> None:
         self._fd = source.fileno()
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-        self._room = threading.Semaphore(_CHUNKS_MAX)
+        self._free_chunks = threading.Semaphore(_CHUNKS_MAX)
         threading.Thread(target=self._read, name="penstock-stdin", daemon=True).start()
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is there at this moment."""
+        """No chunk is waiting."""
         return self._chunks.empty()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             chunk = await self._chunks.get()
-            self._room.release()
+            self._free_chunks.release()
             if isinstance(chunk, OSError):
                 raise chunk
             if not chunk:
@@ -55,7 +55,7 @@ class StdinReader:
     def _read(self) -> None:
         chunk: bytes | OSError = b"-"
         while chunk and not isinstance(chunk, OSError):
-            self._room.acquire()
+            self._free_chunks.acquire()
             try:
                 chunk = os.read(self._fd, _CHUNK_BYTES)
             except OSError as error:
@@ -63,11 +63,12 @@ class StdinReader:
             try:
                 self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
             except RuntimeError:
-                return  # the loop is closed: nobody listens
+                return  # the loop is closed
 
 
 class StdoutWriter:
-    """stdout. `write` returns when all is written; it raises ReaderGone when nobody reads."""
+    """stdout. `write` returns when everything is written; it raises StdoutClosed if the reader is
+    gone, which `gone` signals also while nothing is written."""
 
     def __init__(self, target: TextIO | None = None) -> None:
         target = sys.stdout if target is None else target
@@ -99,38 +100,38 @@ class StdoutWriter:
                 error = StdoutClosed()
             except OSError as failed:
                 error = failed
-            self._tell(_finish, written, error)
+            self._call_in_loop(_finish, written, error)
 
     def _watch(self) -> None:
-        """A pipe whose reader left says so, also while there is nothing to write."""
+        """Wait until the reader of a pipe closes it."""
         if not hasattr(select, "poll"):
             return
-        watched = select.poll()
+        poller = select.poll()
         try:
-            watched.register(self._fd, 0)
-            watched.poll()
+            poller.register(self._fd, 0)
+            poller.poll()
         except OSError:
             return
-        self._tell(_finish, self.gone, None)
+        self._call_in_loop(_finish, self.gone, None)
 
-    def _tell(self, *call: Any) -> None:
+    def _call_in_loop(self, *call: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(*call)
         except RuntimeError:
-            return  # the loop is closed: nobody listens
+            return  # the loop is closed
 
 
-def _finish(waiting: asyncio.Future[None], error: BaseException | None) -> None:
-    if waiting.done():
+def _finish(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
         return
     if error is None:
-        waiting.set_result(None)
+        future.set_result(None)
     else:
-        waiting.set_exception(error)
+        future.set_exception(error)
 
 
 def ignore_broken_pipe() -> None:
-    """Nobody reads stdout: what Python would still flush at its end goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Discard what Python would still flush to stdout at its end: its reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

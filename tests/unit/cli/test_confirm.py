@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 def test_dry_run_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     assert not confirm("It goes.", "orders", yes=True, dry_run=True)
-    assert capsys.readouterr().err == "It goes. (Dry run: nothing was done.)\n"
+    assert capsys.readouterr().err == "It goes. (Dry run: nothing was changed.)\n"
 
 
 def test_yes_asks_nobody() -> None:

@@ -86,7 +86,7 @@ def test_file_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_context_that_is_not_there_is_named_with_those_that_are() -> None:
     keep(a=ServiceContext(data="/x"), b=ServiceContext(data="/y"))
-    with pytest.raises(NotFound, match="'c'; known are: a, b"):
+    with pytest.raises(NotFound, match=r"'c'\. There are: a, b"):
         find_admin(ServiceFlags(context="c"))
 
 

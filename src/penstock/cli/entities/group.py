@@ -8,7 +8,6 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.entities.lag_view import LagView, lag_row, print_lag
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -16,6 +15,7 @@ from penstock.cli.output import (
     format_seconds,
     print_message,
     print_record,
+    print_result,
     print_rows,
 )
 from penstock.cli.service_options import (
@@ -28,12 +28,19 @@ from penstock.cli.service_options import (
 from penstock.cli.units import parse_seconds
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 
-app = CommandGroup("Consumer groups: how far behind they are, and where they go on.")
+app = CommandGroup("Consumer groups, their lag and their checkpoints.")
+
+_INTERVAL_S_MIN = 0.2
 
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="Consumer group", autocompletion=complete_groups)
 ]
-_INTERVAL_S_MIN = 0.2
+OptionalHubName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="HUB", help="Event hub [default: all of them]", autocompletion=complete_hubs
+    ),
+]
 
 
 @app.verb()
@@ -41,46 +48,51 @@ _INTERVAL_S_MIN = 0.2
 def create(
     service: AdminSession,
     hub: HubName,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name")],
-    metadata: Annotated[str | None, typer.Option(metavar="TEXT", help="Your own note")] = None,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the new group")],
+    metadata: Annotated[str | None, typer.Option(metavar="TEXT", help="A note")] = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="One that is there is fine, and stays as it is")
+        bool, typer.Option("--if-absent", help="Leave an existing group as it is")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make a consumer group."""
+    """Create a consumer group.
+
+    Examples:
+        penstock group create orders billing
+        penstock group create orders billing --if-absent
+    """
     client, namespace = service.client, service.namespace
-    known = {each.name.casefold(): each for each in client.groups(namespace, hub)}
-    found = known.get(group.casefold())
-    if found is not None and not if_absent:
+    groups = {entity.name.casefold(): entity for entity in client.groups(namespace, hub)}
+    existing = groups.get(group.casefold())
+    if existing is not None and not if_absent:
         raise AlreadyExists(f"The consumer group '{group}' of '{hub}' exists already.")
-    made = found or client.put_group(namespace, hub, group, user_metadata=metadata)
-    print_message(f"The consumer group '{made.name}' of '{hub}' {'was' if found else 'is'} there.")
-    if output is not OutputFormat.TABLE:
-        print_record({"hub": hub, "name": made.name, "user_metadata": made.user_metadata}, output)
+    entity = existing or client.put_group(namespace, hub, group, user_metadata=metadata)
+    message = f"Created the consumer group '{entity.name}' of '{hub}'."
+    if existing is not None:
+        message = f"The consumer group '{entity.name}' of '{hub}' exists already."
+    record = {"hub": hub, "name": entity.name, "user_metadata": entity.user_metadata}
+    print_result(message, record, output)
 
 
 @app.verb("list")
 @with_service
 def list_(
-    service: AdminSession,
-    hub: Annotated[
-        str | None,
-        typer.Argument(metavar="HUB", help="Of one event hub", autocompletion=complete_hubs),
-    ] = None,
-    output: Format = OutputFormat.TABLE,
+    service: AdminSession, hub: OptionalHubName = None, output: Format = OutputFormat.TABLE
 ) -> None:
-    """The consumer groups of one event hub, or of all."""
-    client, namespace = service.client, service.namespace
+    """List the consumer groups of one event hub or of all.
+
+    Examples:
+        penstock group list orders
+    """
     rows = [
         {
             "hub": name,
-            "name": each.name,
-            "user_metadata": each.user_metadata,
-            "created_at": each.created_at,
+            "name": entity.name,
+            "user_metadata": entity.user_metadata,
+            "created_at": entity.created_at,
         }
-        for name in _hubs(service, hub)
-        for each in client.groups(namespace, name)
+        for name in _list_hubs(service, hub)
+        for entity in service.client.groups(service.namespace, name)
     ]
     print_rows(rows, output, title="Consumer groups")
 
@@ -90,24 +102,33 @@ def list_(
 def show(
     service: AdminSession, hub: HubName, group: GroupName, output: Format = OutputFormat.TABLE
 ) -> None:
-    """One consumer group: how far behind it is in all, and who reads."""
+    """Show one consumer group: its total lag and its readers.
+
+    Examples:
+        penstock group show orders billing
+    """
     client, namespace = service.client, service.namespace
-    found = client.group(namespace, hub, group)
-    rows = [lag_row(each) for each in client.lag(namespace, hub, group)]
-    ages = [row["lag_seconds"] for row in rows if isinstance(row["lag_seconds"], int | float)]
+    entity = client.group(namespace, hub, group)
+    rows = client.lag(namespace, hub, group)
+    owners = [str(row["owner"]) for row in rows if row.get("owner") is not None]
+
+    def values(name: str) -> list[float]:
+        return [value for row in rows if isinstance(value := row.get(name), int | float)]
+
     record: dict[str, object] = {
         "hub": hub,
-        "name": found.name,
-        "user_metadata": found.user_metadata,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
+        "name": entity.name,
+        "user_metadata": entity.user_metadata,
+        "created_at": entity.created_at,
+        "updated_at": entity.updated_at,
         "partitions": len(rows),
-        "partitions_owned": sum(row["owner"] is not None for row in rows),
-        "owners": sorted({str(row["owner"]) for row in rows if row["owner"] is not None}),
-        "readers": _sum(rows, "readers"),
-        "lag_events": _sum(rows, "lag_events"),
-        "lag_bytes": _sum(rows, "lag_bytes"),
-        "lag_seconds": max(ages, default=None),
+        "partitions_owned": len(owners),
+        "owners": sorted(set(owners)),
+        **{
+            name: sum(values(name)) if values(name) else None
+            for name in ("readers", "lag_events", "lag_bytes")
+        },
+        "lag_seconds": max(values("lag_seconds"), default=None),
     }
     print_record(record, output, shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds})
 
@@ -117,58 +138,68 @@ def show(
 def delete(
     service: AdminSession, hub: HubName, group: GroupName, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete a consumer group with the checkpoints that the service keeps of it."""
+    """Delete a consumer group with the checkpoints that the service stores for it.
+
+    Examples:
+        penstock group delete orders billing --yes
+    """
     client, namespace = service.client, service.namespace
-    found = client.group(namespace, hub, group)
-    what = f"The consumer group '{found.name}' of '{hub}' goes with its checkpoints."
-    if confirm(what, found.name, yes=yes, dry_run=dry_run):
+    name = client.group(namespace, hub, group).name
+    what = f"This deletes the consumer group '{name}' of '{hub}' with its checkpoints."
+    if confirm(what, name, yes=yes, dry_run=dry_run):
         client.delete_group(namespace, hub, group)
-        print_message(f"The consumer group '{found.name}' of '{hub}' is deleted.")
+        print_message(f"Deleted the consumer group '{name}' of '{hub}'.")
 
 
 @app.verb()
 @with_service
 def lag(
     service: AdminSession,
-    hub: Annotated[
-        str | None,
-        typer.Argument(metavar="HUB", help="Of one event hub", autocompletion=complete_hubs),
+    hub: OptionalHubName = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Only this consumer group")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Of one group alone")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C; with jsonl, a line each")
+        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; -o jsonl adds the time")
     ] = False,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two looks")] = "2s",
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="With --watch: time between two updates")
+    ] = "2s",
     count: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: so many looks, then end")
+        int | None, typer.Option(min=1, help="With --watch: end after N updates")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """How far each consumer group is behind, partition by partition.
+    """Show how far consumer groups are behind, partition by partition.
 
-    Events, bytes and seconds after the checkpoint that the service keeps; without one, what the
-    reader that is furthest behind was not yet sent. A dash is what nobody knows.
+    Lag is counted from the checkpoint that the service stores. Without one it is what the slowest
+    connected reader has not received yet. `-` means unknown.
+
+    Examples:
+        penstock group lag orders
+        penstock group lag orders --group billing --watch
     """
+    from penstock.cli.entities.lag_view import LagView, lag_row, print_lag
 
-    def look() -> list[dict[str, object]]:
+    def read_lag() -> list[dict[str, object]]:
         try:
             return [
-                lag_row(each)
-                for name in _hubs(service, hub)
-                for each in service.client.lag(service.namespace, name, group)
+                lag_row(row)
+                for name in _list_hubs(service, hub)
+                for row in service.client.lag(service.namespace, name, group)
             ]
         except PenstockError:
-            service.forget()  # one that comes back may have other ports
+            service.forget()
             raise
 
+    every_s = max(_INTERVAL_S_MIN, parse_seconds(interval, option="--interval"))
     if not watch:
-        print_lag(look(), output)
+        print_lag(read_lag(), output)
         return
     if output is OutputFormat.JSON:
-        raise typer.BadParameter("--watch gives a table or jsonl: a list has an end.")
-    every_s = max(_INTERVAL_S_MIN, parse_seconds(interval, option="--interval"))
+        raise typer.BadParameter("--watch needs -o table or -o jsonl: a JSON list has an end.")
     title = f"{service.namespace}/{hub or '*'}"
-    LagView(look, title=title, every_s=every_s, looks_max=count).run(output)
+    LagView(read_lag, title=title, every_s=every_s, updates_max=count).run(output)
 
 
 @app.verb()
@@ -180,49 +211,48 @@ def seek(
     to: Annotated[
         str,
         typer.Option(
-            metavar="WHERE", help="earliest, latest, a sequence number, or a time (ISO 8601)"
+            metavar="POSITION", help="earliest, latest, a sequence number, or a time (ISO 8601)"
         ),
     ],
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="One alone [default: all]")
+        str | None, typer.Option("--partition", "-p", help="Only this partition")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Although an owner or a reader is active")
+        bool, typer.Option("--force", help="Also while an owner or a reader is active")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Set a consumer group's checkpoints: backwards reads events again, forwards skips some.
+    """Move the checkpoints of a consumer group, backward to read events again or forward to skip.
 
-    It concerns checkpoints that the service keeps. --dry-run shows where each would go.
+    It concerns checkpoints that the service stores. --dry-run shows where each one would move.
+
+    Examples:
+        penstock group seek orders billing --to earliest --dry-run
+        penstock group seek orders billing --to 2026-11-16T06:00:00Z --yes
     """
     client, namespace = service.client, service.namespace
+    target = (namespace, hub, group, to)
     title = f"Checkpoints of {group}"
-    planned = client.seek(namespace, hub, group, to, partition=partition, dry_run=True, force=force)
+    planned = client.seek(*target, partition=partition, dry_run=True, force=force)
     if dry_run:
         print_rows(planned, output, title=title)
-        print_message("Dry run: nothing was done.")
+        print_message("Dry run: nothing was changed.")
         return
-    moved = sum(each["from_sequence_number"] != each["to_sequence_number"] for each in planned)
-    what = f"{moved} of {len(planned)} checkpoints of '{group}' on '{hub}' go to {to}."
-    if confirm(what, group, yes=yes, dry_run=False):
-        done = client.seek(
-            namespace, hub, group, to, partition=partition, dry_run=False, force=force
-        )
-        print_rows(done, output, title=title)
-        print_message(what)
+    moved = sum(row["from_sequence_number"] != row["to_sequence_number"] for row in planned)
+    described = f"{moved} of {len(planned)} checkpoints of '{group}' on '{hub}' to {to}."
+    if confirm(f"This moves {described}", group, yes=yes, dry_run=False):
+        rows = client.seek(*target, partition=partition, dry_run=False, force=force)
+        print_rows(rows, output, title=title)
+        print_message(f"Moved {described}")
 
 
-def _hubs(service: AdminSession, hub: str | None) -> list[str]:
+def _list_hubs(service: AdminSession, hub: str | None) -> list[str]:
+    """The hub of the command line, or every hub of the namespace."""
     if hub is not None:
         return [hub]
-    found = [each.name for each in service.client.hubs(service.namespace)]
-    if not found:
+    names = [entity.name for entity in service.client.hubs(service.namespace)]
+    if not names:
         raise NotFound(f"The namespace '{service.namespace}' has no event hub.")
-    return found
-
-
-def _sum(rows: list[dict[str, object]], name: str) -> int | None:
-    known = [value for row in rows if isinstance(value := row[name], int)]
-    return sum(known) if known else None
+    return names

@@ -18,6 +18,7 @@ from penstock.cli.output import (
     format_hours,
     print_message,
     print_record,
+    print_result,
     print_rows,
 )
 from penstock.cli.service_options import AdminSession, HubName, with_service
@@ -30,15 +31,22 @@ if TYPE_CHECKING:
 app = CommandGroup("Event hubs and their partitions.")
 
 _CAPTURE_BYTES_MAX = 64 * 1024
+_FIELDS = (
+    *("name", "partition_count", "retention_hours", "status"),
+    *("user_metadata", "capture", "created_at", "updated_at"),
+)
 
 Retention = Annotated[
-    str | None, typer.Option(metavar="TIME", help="7d, 36h; a bare number is hours")
+    str | None,
+    typer.Option(metavar="TIME", help="How long events are kept: 7d, 36h; a number is hours"),
 ]
 Status = Annotated[
     str | None,
     typer.Option(metavar="STATUS", help="Active, Disabled, SendDisabled or ReceiveDisabled"),
 ]
-Metadata = Annotated[str | None, typer.Option(metavar="TEXT", help="Your own note, 1024 at most")]
+Metadata = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="A note of up to 1,024 characters")
+]
 Capture = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="JSON file with a captureDescription as in Azure"),
@@ -51,45 +59,55 @@ def create(
     service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ - . /")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Fixed from now on [default: 4]")
+        int | None,
+        typer.Option("--partitions", "-p", help="It cannot be changed later [default: 4]"),
     ] = None,
     retention: Retention = None,
     status: Status = None,
     metadata: Metadata = None,
     capture: Capture = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="One that is there is fine, and stays as it is")
+        bool, typer.Option("--if-absent", help="Leave an existing event hub as it is")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make an event hub."""
-    wanted = None if retention is None else parse_hours(retention, option="--retention")
-    found = _find_hub(service, name)
-    if found is not None and not if_absent:
-        raise AlreadyExists(f"The event hub '{found.name}' exists already.")
-    made = found or service.client.put_hub(
+    """Create an event hub.
+
+    Examples:
+        penstock hub create orders --partitions 8 --retention 7d
+        penstock hub create orders --if-absent
+    """
+    retention_hours = None if retention is None else parse_hours(retention, option="--retention")
+    description = _read_capture_description(capture)
+    existing = _find_hub(service, name)
+    if existing is not None and not if_absent:
+        raise AlreadyExists(f"The event hub '{existing.name}' exists already.")
+    hub = existing or service.client.put_hub(
         service.namespace,
         name,
         partition_count=partitions,
-        retention_hours=wanted,
+        retention_hours=retention_hours,
         status=status,
         user_metadata=metadata,
-        capture=_capture(capture),
+        capture=description,
     )
-    print_message(
-        f"The event hub '{made.name}' {'was' if found else 'is'} there: {_describe_hub(made)}."
-    )
-    if output is not OutputFormat.TABLE:
-        print_record(_hub_row(made), output)
+    message = f"Created the event hub '{hub.name}'"
+    if existing is not None:
+        message = f"The event hub '{hub.name}' exists already"
+    print_result(f"{message}: {_describe_hub(hub)}.", _hub_row(hub), output)
 
 
 @app.verb("list")
 @with_service
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
-    """The event hubs of a namespace."""
-    rows = [_hub_row(each) for each in service.client.hubs(service.namespace)]
+    """List the event hubs of a namespace.
+
+    Examples:
+        penstock hub list
+        penstock hub list -o json
+    """
     print_rows(
-        rows,
+        [_hub_row(hub) for hub in service.client.hubs(service.namespace)],
         output,
         title=f"Event hubs of {service.namespace}",
         columns=("name", "partition_count", "retention_hours", "status", "created_at"),
@@ -100,13 +118,17 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 @app.verb()
 @with_service
 def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
-    """One event hub, with what it holds."""
+    """Show one event hub with its number of events, its size and its groups.
+
+    Examples:
+        penstock hub show orders
+    """
     client, namespace = service.client, service.namespace
     record = _hub_row(client.hub(namespace, hub))
     partitions = client.partitions(namespace, hub)
-    record["events"] = sum(count_retained(each) for each in partitions)
-    record["size_bytes"] = sum(each["size_bytes"] for each in partitions)
-    record["groups"] = [each.name for each in client.groups(namespace, hub)]
+    record["events"] = sum(map(count_retained, partitions))
+    record["size_bytes"] = sum(row["size_bytes"] for row in partitions)
+    record["groups"] = [group.name for group in client.groups(namespace, hub)]
     print_record(
         record, output, shown={"size_bytes": format_bytes, "retention_hours": format_hours}
     )
@@ -125,66 +147,76 @@ def alter(
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Change retention, status, note or Capture. The number of partitions stays.
+    """Change retention, status, note or Capture of an event hub.
 
-    A shorter retention deletes the events that are older, so that is asked about.
+    A shorter retention deletes older events, so it has to be confirmed. The number of partitions
+    cannot be changed.
+
+    Examples:
+        penstock hub alter orders --retention 3d --yes
+        penstock hub alter orders --status SendDisabled
     """
-    if all(each is None for each in (retention, status, metadata, capture)):
-        raise typer.BadParameter(
-            "Nothing is changed: give --retention, --status, --metadata or --capture."
-        )
-    wanted = None if retention is None else parse_hours(retention, option="--retention")
+    if all(option is None for option in (retention, status, metadata, capture)):
+        raise typer.BadParameter("Pass --retention, --status, --metadata or --capture.")
+    hours = None if retention is None else parse_hours(retention, option="--retention")
+    description = _read_capture_description(capture)
     old = service.client.hub(service.namespace, hub)
-    shorter = wanted is not None and wanted < old.retention_hours
-    what = f"The event hub '{old.name}' becomes {_difference(old, wanted, status)}."
-    if shorter:
-        what += f" Events older than {format_hours(wanted)} are deleted, for good."
-    if (shorter or dry_run) and not confirm(what, old.name, yes=yes, dry_run=dry_run):
+    is_shorter = hours is not None and hours < old.retention_hours
+    what = f"This changes the event hub '{old.name}' to {_describe_change(old, hours, status)}."
+    if is_shorter:
+        what += f" Events older than {format_hours(hours)} are deleted. It cannot be undone."
+    if (is_shorter or dry_run) and not confirm(what, old.name, yes=yes, dry_run=dry_run):
         return
-    made = service.client.put_hub(
+    new = service.client.put_hub(
         service.namespace,
         hub,
-        retention_hours=wanted,
+        retention_hours=hours,
         status=status,
         user_metadata=metadata,
-        capture=_capture(capture),
+        capture=description,
     )
-    print_message(f"The event hub '{made.name}': {_describe_hub(made)}.")
-    if output is not OutputFormat.TABLE:
-        print_record(_hub_row(made), output)
+    message = f"Changed the event hub '{new.name}': {_describe_hub(new)}."
+    print_result(message, _hub_row(new), output)
 
 
 @app.verb()
 @with_service
 def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete an event hub with its events, groups and policies, at once and for good."""
+    """Delete an event hub with its events, groups and policies.
+
+    Examples:
+        penstock hub delete orders --dry-run
+        penstock hub delete orders --yes
+    """
     client, namespace = service.client, service.namespace
-    found = client.hub(namespace, hub)
+    entity = client.hub(namespace, hub)
     partitions = client.partitions(namespace, hub)
-    size = format_bytes(sum(each["size_bytes"] for each in partitions))
+    size = format_bytes(sum(row["size_bytes"] for row in partitions))
     events = sum(map(count_retained, partitions))
     what = (
-        f"The event hub '{found.name}' goes with {events:,} events ({size}) "
-        f"in {found.partition_count} partitions, for good."
+        f"This deletes the event hub '{entity.name}' with {events:,} events ({size}) "
+        f"in {entity.partition_count} partitions. It cannot be undone."
     )
-    if confirm(what, found.name, yes=yes, dry_run=dry_run):
+    if confirm(what, entity.name, yes=yes, dry_run=dry_run):
         client.delete_hub(namespace, hub)
-        print_message(f"The event hub '{found.name}' is deleted.")
+        print_message(f"Deleted the event hub '{entity.name}'.")
 
 
 @app.verb()
 @with_service
 def partitions(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
-    """First and last sequence number, last offset, time and size of each partition."""
-    found = service.client.partitions(service.namespace, hub)
-    rows = [_partition(each) for each in found]
+    """Show sequence numbers, last offset, last time and size of each partition.
+
+    Examples:
+        penstock hub partitions orders
+    """
+    rows = [_partition_row(row) for row in service.client.partitions(service.namespace, hub)]
+    hidden = () if any(row["failed"] for row in rows) else ("failed",)
     print_rows(
         rows,
         output,
         title=f"Partitions of {hub}",
-        columns=[name for name in rows[0] if name != "failed" or any(r["failed"] for r in rows)]
-        if rows
-        else (),
+        columns=[name for name in (rows[0] if rows else ()) if name not in hidden],
         shown={"size_bytes": format_bytes},
     )
 
@@ -193,78 +225,67 @@ def _find_hub(service: AdminSession, name: str) -> EventHubResource | None:
     try:
         return service.client.hub(service.namespace, name)
     except NotFound:
-        service.client.namespace(service.namespace)  # that one has to be there
+        service.client.namespace(service.namespace)  # raises NotFound if that one is missing
         return None
 
 
-def _capture(file: Path | None) -> dict[str, Any] | None:
+def _read_capture_description(file: Path | None) -> dict[str, Any] | None:
     if file is None:
         return None
     try:
         with file.open("rb") as opened:
-            found = json.loads(opened.read(_CAPTURE_BYTES_MAX))
+            content = json.loads(opened.read(_CAPTURE_BYTES_MAX))
     except ValueError as error:
-        raise typer.BadParameter(f"{file} is no JSON: {error}.", param_hint="--capture") from error
-    if isinstance(found, dict) and isinstance(found.get("captureDescription"), dict):
-        found = found["captureDescription"]
-    if not isinstance(found, dict):
-        raise typer.BadParameter(f"{file} holds no object.", param_hint="--capture")
-    return found
+        raise typer.BadParameter(f"{file} is not JSON: {error}.", param_hint="--capture") from error
+    if isinstance(content, dict) and isinstance(content.get("captureDescription"), dict):
+        content = content["captureDescription"]
+    if not isinstance(content, dict):
+        raise typer.BadParameter(f"{file} holds no JSON object.", param_hint="--capture")
+    return content
 
 
 def _hub_row(hub: EventHubResource) -> dict[str, object]:
-    return {
-        "name": hub.name,
-        "partition_count": hub.partition_count,
-        "retention_hours": hub.retention_hours,
-        "status": hub.status,
-        "user_metadata": hub.user_metadata,
-        "capture": hub.capture,
-        "created_at": hub.created_at,
-        "updated_at": hub.updated_at,
-    }
+    return {name: getattr(hub, name) for name in _FIELDS}
 
 
-def _partition(found: dict[str, Any]) -> dict[str, object]:
-    is_unused = found["last_sequence"] < 0  # nothing was ever published
+def _partition_row(partition: dict[str, Any]) -> dict[str, object]:
+    is_unused = partition["last_sequence"] < 0  # nothing was ever published
+    first = partition["begin_sequence"]
     return {
-        "partition": found["id"],
-        "first_sequence_number": None if found["begin_sequence"] < 0 else found["begin_sequence"],
-        "last_sequence_number": None if is_unused else found["last_sequence"],
-        "events": count_retained(found),
-        "last_offset": None if is_unused else found["last_offset"],
-        "last_enqueued": None if is_unused else format_time(found["last_enqueued_ms"]),
-        "size_bytes": found["size_bytes"],
-        "failed": found["failed"],
+        "partition": partition["id"],
+        "first_sequence_number": None if first < 0 else first,
+        "last_sequence_number": None if is_unused else partition["last_sequence"],
+        "events": count_retained(partition),
+        "last_offset": None if is_unused else partition["last_offset"],
+        "last_enqueued": None if is_unused else format_time(partition["last_enqueued_ms"]),
+        "size_bytes": partition["size_bytes"],
+        "failed": partition["failed"],
     }
 
 
 def count_retained(partition: dict[str, Any]) -> int:
-    """Events that a partition holds. Its first sequence number is -1 when it holds none, also when
-    retention removed all of them; the last one stays what it was."""
+    """The number of events in a partition. Its first sequence number is -1 if it has none, also
+    after retention removed all of them; the last one stays as it was."""
     first, last = int(partition["begin_sequence"]), int(partition["last_sequence"])
     return 0 if first < 0 else last - first + 1
 
 
 def format_time(milliseconds: int) -> str:
+    """A time as ISO 8601 in UTC: 2026-11-16T06:45:24.123Z"""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _describe_hub(hub: EventHubResource) -> str:
-    return (
-        f"{hub.partition_count} partitions, events stay {format_hours(hub.retention_hours)}, "
-        f"{hub.status}"
-    )
+    retention = format_hours(hub.retention_hours)
+    return f"{hub.partition_count} partitions, retention {retention}, {hub.status}"
 
 
-def _difference(old: EventHubResource, retention_hours: int | None, status: str | None) -> str:
+def _describe_change(old: EventHubResource, retention_hours: int | None, status: str | None) -> str:
     parts = []
     if retention_hours is not None:
-        parts.append(
-            f"{format_hours(retention_hours)} of retention instead of "
-            f"{format_hours(old.retention_hours)}"
-        )
+        before, after = format_hours(old.retention_hours), format_hours(retention_hours)
+        parts.append(f"retention {after} instead of {before}")
     if status is not None:
         parts.append(f"{status} instead of {old.status}")
-    return ", ".join(parts) or "the same with another note or Capture"
+    return ", ".join(parts) or "the new note or Capture"

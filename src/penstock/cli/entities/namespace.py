@@ -1,7 +1,8 @@
-"""`penstock namespace create|list|show|delete|set-units`."""
+"""`penstock namespace create|list|show|delete|set-units` and `penstock grant`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,20 +10,32 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
-from penstock.cli.service_options import AdminSession, complete_namespaces, with_whole_service
+from penstock.cli.output import (
+    Format,
+    OutputFormat,
+    print_message,
+    print_record,
+    print_result,
+    print_rows,
+)
+from penstock.cli.service_options import (
+    AdminSession,
+    complete_namespaces,
+    with_data_directory,
+    with_whole_service,
+)
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient, NamespaceResource
+    from penstock.model.quotas import QuotaKind
 
 app = CommandGroup("Namespaces and their throughput units.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_namespaces)]
-Units = Annotated[
-    str | None,
-    typer.Option(metavar="N|unlimited", help="Throughput units; unlimited: counted, not enforced"),
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Namespace", autocompletion=complete_namespaces)
 ]
+MaxUnits = Annotated[int | None, typer.Option(help="Auto-inflate up to N units; 0 switches it off")]
 
 
 @app.verb()
@@ -30,41 +43,51 @@ Units = Annotated[
 def create(
     service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="6 to 50 letters, digits, hyphens")],
-    units: Units = None,
-    max_units: Annotated[
-        int | None, typer.Option(help="Auto-inflate up to so many units; 0: off")
+    units: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|unlimited", help="Throughput units; unlimited: counted, not enforced"
+        ),
     ] = None,
+    max_units: MaxUnits = None,
     sku: Annotated[str | None, typer.Option(help="Standard, Premium or Dedicated")] = None,
-    resource_group: Annotated[str, typer.Option(help="Where the management API finds it")] = (
-        "penstock"
-    ),
+    resource_group: Annotated[
+        str, typer.Option(help="Resource group in the management API")
+    ] = "penstock",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make a namespace."""
+    """Create a namespace.
+
+    Examples:
+        penstock namespace create second-one
+        penstock namespace create second-one --units 2 --max-units 8
+    """
+    number, is_unlimited = _parse_units(units)
     client = service.client
-    if any(each.name.casefold() == name.casefold() for each in client.namespaces()):
+    if any(entity.name.casefold() == name.casefold() for entity in client.namespaces()):
         raise AlreadyExists(f"The namespace '{name}' exists already.")
-    number, unlimited = _units(units)
-    made = client.put_namespace(
+    namespace = client.put_namespace(
         name,
         units=number,
-        unlimited=unlimited or (number is None and sku is None),
+        unlimited=is_unlimited or (number is None and sku is None),
         sku=sku,
         maximum_units=max_units,
         resource_group=resource_group,
     )
-    print_message(f"The namespace '{made.name}' is there: {_describe_units(made)}.")
-    if output is not OutputFormat.TABLE:
-        print_record(_namespace_row(made), output)
+    message = f"Created the namespace '{namespace.name}': {_describe_units(namespace)}."
+    print_result(message, _namespace_row(namespace), output)
 
 
 @app.verb("list")
 @with_whole_service
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
-    """Every namespace of the service."""
-    rows = [_namespace_row(each) for each in service.client.namespaces()]
+    """List the namespaces of the service.
+
+    Examples:
+        penstock namespace list
+    """
     print_rows(
-        rows,
+        [_namespace_row(namespace) for namespace in service.client.namespaces()],
         output,
         title="Namespaces",
         columns=("name", "sku", "units", "enforced", "maximum_units", "created_at"),
@@ -74,7 +97,11 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 @app.verb()
 @with_whole_service
 def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE) -> None:
-    """One namespace, with what is in it."""
+    """Show one namespace and its event hubs.
+
+    Examples:
+        penstock namespace show penstock
+    """
     client = service.client
     record = _namespace_row(client.namespace(name))
     hubs = client.hubs(name)
@@ -86,12 +113,20 @@ def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE)
 @app.verb()
 @with_whole_service
 def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete a namespace with its hubs, their events, groups and policies, for good."""
-    found = service.client.namespace(name)
-    what = f"The namespace '{found.name}' goes with {_content(service.client, name)}, for good."
-    if confirm(what, found.name, yes=yes, dry_run=dry_run):
+    """Delete a namespace with its event hubs, events, groups and policies.
+
+    Examples:
+        penstock namespace delete second-one --dry-run
+        penstock namespace delete second-one --yes
+    """
+    name = service.client.namespace(name).name
+    what = (
+        f"This deletes the namespace '{name}' with {_describe_content(service.client, name)}. It "
+        "cannot be undone."
+    )
+    if confirm(what, name, yes=yes, dry_run=dry_run):
         service.client.delete_namespace(name)
-        print_message(f"The namespace '{found.name}' is deleted.")
+        print_message(f"Deleted the namespace '{name}'.")
 
 
 @app.verb("set-units")
@@ -100,26 +135,85 @@ def set_units(
     service: AdminSession,
     name: Name,
     units: Annotated[str, typer.Argument(metavar="N|unlimited", help="Throughput units")],
-    max_units: Annotated[
-        int | None, typer.Option(help="Auto-inflate up to so many units; 0: off")
-    ] = None,
+    max_units: MaxUnits = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Enforce so many throughput units from now on, or none."""
+    """Set the throughput units that are enforced; unlimited enforces none.
+
+    Examples:
+        penstock namespace set-units penstock 4
+        penstock namespace set-units penstock unlimited
+    """
+    number, is_unlimited = _parse_units(units)
     service.client.namespace(name)
-    number, unlimited = _units(units)
-    made = service.client.put_namespace(
-        name, units=number, unlimited=unlimited, maximum_units=max_units
+    namespace = service.client.put_namespace(
+        name, units=number, unlimited=is_unlimited, maximum_units=max_units
     )
-    print_message(f"The namespace '{made.name}': {_describe_units(made)}.")
-    if output is not OutputFormat.TABLE:
-        print_record(_namespace_row(made), output)
+    message = f"The namespace '{namespace.name}' has {_describe_units(namespace)}."
+    print_result(message, _namespace_row(namespace), output)
 
 
 app.verb("set-tu", hidden=True)(set_units)
 
 
-def _units(text: str | None) -> tuple[int | None, bool]:
+@with_data_directory
+def grant(
+    data: Path,
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace")],
+    by: Annotated[str, typer.Option(help="Your name, for the audit log")],
+    throughput_units: Annotated[
+        int | None, typer.Option(help="New maximum: 40, 60, 80, 100 or a multiple of 100")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="New maximum for each event hub: 33 to 1024")
+    ] = None,
+    note: Annotated[str, typer.Option(help="Reason, for the audit log")] = "",
+) -> None:
+    """Allow a namespace more units or partitions.
+
+    It takes effect at once where a service runs on the data directory, otherwise at the next start.
+
+    Examples:
+        penstock grant penstock --throughput-units 60 --by anna --note "Black Friday"
+    """
+    from penstock.model.quotas import QuotaKind
+
+    limits = {QuotaKind.THROUGHPUT_UNITS: throughput_units, QuotaKind.PARTITIONS: partitions}
+    requested = {kind: value for kind, value in limits.items() if value is not None}
+    if not requested:
+        raise typer.BadParameter("Pass --throughput-units or --partitions.")
+    for kind, value in requested.items():
+        _grant(data, namespace, kind, value, by, note)
+        print_message(f"{namespace} may have up to {value} {kind}.")
+
+
+def _grant(data: Path, namespace: str, kind: QuotaKind, value: int, by: str, note: str) -> None:
+    from penstock.catalog import offline
+    from penstock.io.runtime_file import read_runtime
+    from penstock.management.client import ManagementClient
+    from penstock.model.clock import SystemClock
+    from penstock.model.names import NamespaceName
+    from penstock.model.quotas import QuotaGrant
+
+    if read_runtime(data) is not None:  # a running service does not see changes of its files
+        with ManagementClient.find({}, data=data) as client:
+            client.grant(namespace, kind, value, note=note, by=by)
+        return
+    offline.store_grant_offline(
+        data,
+        QuotaGrant(
+            namespace=NamespaceName(namespace),
+            kind=kind,
+            value=value,
+            granted_by=by,
+            granted_ms=SystemClock().now_ms(),
+            note=note,
+        ),
+    )
+
+
+def _parse_units(text: str | None) -> tuple[int | None, bool]:
+    """The number of units, and whether they are unlimited."""
     if text is None or text.casefold() == "unlimited":
         return None, text is not None
     if not (text.isascii() and text.isdigit()):
@@ -127,39 +221,35 @@ def _units(text: str | None) -> tuple[int | None, bool]:
     return int(text), False
 
 
-def _namespace_row(found: NamespaceResource) -> dict[str, object]:
+def _namespace_row(namespace: NamespaceResource) -> dict[str, object]:
     return {
-        "name": found.name,
-        "sku": found.sku.name,
-        "limits": found.properties.limits,
-        "units": found.capacity,
-        "enforced": not found.unlimited,
-        "maximum_units": found.maximum_units or None,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
-        "location": found.location,
-        "tags": found.tags,
-        "id": found.id,
+        "name": namespace.name,
+        "sku": namespace.sku.name,
+        "limits": namespace.properties.limits,
+        "units": namespace.capacity,
+        "enforced": not namespace.unlimited,
+        "maximum_units": namespace.maximum_units or None,
+        "created_at": namespace.created_at,
+        "updated_at": namespace.updated_at,
+        "location": namespace.location,
+        "tags": namespace.tags,
+        "id": namespace.id,
     }
 
 
-def _describe_units(found: NamespaceResource) -> str:
-    if found.unlimited:
-        return "throughput units are counted, not enforced"
-    units = f"{found.capacity} throughput unit{'s' * (found.capacity != 1)}"
-    return f"{units}, up to {found.maximum_units}" if found.maximum_units else units
+def _describe_units(namespace: NamespaceResource) -> str:
+    if namespace.unlimited:
+        return "unlimited throughput units (counted, not enforced)"
+    units = f"{namespace.capacity} throughput unit{'s' * (namespace.capacity != 1)}"
+    return f"{units}, up to {namespace.maximum_units}" if namespace.maximum_units else units
 
 
-def _content(client: ManagementClient, name: str) -> str:
+def _describe_content(client: ManagementClient, name: str) -> str:
     hubs = client.hubs(name)
-    events = sum(
-        count_retained(part) for hub in hubs for part in _partitions(client, name, hub.name)
-    )
+    events = 0
+    for hub in hubs:
+        try:
+            events += sum(map(count_retained, client.partitions(name, hub.name)))
+        except NotFound:  # another client deleted it meanwhile
+            continue
     return f"{len(hubs)} event hub{'s' * (len(hubs) != 1)} and {events:,} events"
-
-
-def _partitions(client: ManagementClient, namespace: str, hub: str) -> list[dict[str, int]]:
-    try:
-        return client.partitions(namespace, hub)
-    except NotFound:  # deleted while we looked
-        return []

@@ -1,9 +1,12 @@
-"""`penstock policy create|list|show|delete|rotate|connection-string`: shared access policies."""
+"""`penstock policy ...` and `penstock token ...`: keys, connection strings and tokens."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -15,56 +18,69 @@ from penstock.cli.service_options import (
     complete_hubs,
     complete_policies,
     with_service,
+    with_whole_service,
 )
+from penstock.cli.units import parse_seconds
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import AccessKeys, AuthorizationRuleResource
+    from penstock.management.client import AuthorizationRuleResource
+    from penstock.model.connection_string import Endpoint
 
-app = CommandGroup("Shared access policies, their keys and connection strings.")
+app = CommandGroup("Shared access policies, keys, connection strings.")
+token_app = CommandGroup("SAS tokens and admin tokens.")
 
 _HIDDEN = "(hidden; --reveal shows it)"
+_KEYS = (
+    *("primary_key", "secondary_key"),
+    *("primary_connection_string", "secondary_connection_string"),
+)
+_RIGHTS = {"listen": "Listen", "send": "Send", "manage": "Manage"}
+_LONG_S = 7 * 86400
 
 
-class PolicyKey(StrEnum):
-    PRIMARY = "primary"
-    SECONDARY = "secondary"
-    BOTH = "both"
-
-
-Name = Annotated[str, typer.Argument(metavar="POLICY", autocompletion=complete_policies)]
+Name = Annotated[
+    str, typer.Argument(metavar="POLICY", help="Policy", autocompletion=complete_policies)
+]
 Hub = Annotated[
     str | None,
     typer.Option(
-        metavar="HUB", help="Of one event hub, not the namespace", autocompletion=complete_hubs
+        metavar="HUB",
+        help="Of this event hub instead of the namespace",
+        autocompletion=complete_hubs,
     ),
 ]
-Reveal = Annotated[bool, typer.Option("--reveal", help="Show the keys themselves")]
+Reveal = Annotated[bool, typer.Option("--reveal", help="Show the keys")]
 
 
 @app.verb()
 @with_service
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="POLICY", help="Its name")],
+    name: Annotated[str, typer.Argument(metavar="POLICY", help="Name of the new policy")],
     rights: Annotated[
-        list[str] | None,
-        typer.Option("--right", "-r", metavar="RIGHT", help="listen, send or manage; several"),
-    ] = None,
+        list[str],
+        typer.Option("--right", "-r", metavar="RIGHT", help="listen, send or manage; repeatable"),
+    ],
     hub: Hub = None,
     reveal: Reveal = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make a policy with two keys of its own."""
+    """Create a policy with two new keys.
+
+    Examples:
+        penstock policy create devices --right send --hub orders
+        penstock policy create billing -r listen -r send --reveal
+    """
+    names = _parse_rights(rights)
     client, namespace = service.client, service.namespace
-    if not rights:
-        raise typer.BadParameter("A policy has rights: --right listen, send or manage.")
-    if any(each.name.casefold() == name.casefold() for each in client.rules(namespace, hub)):
+    if any(rule.name.casefold() == name.casefold() for rule in client.rules(namespace, hub)):
         raise AlreadyExists(f"The policy '{name}' exists already.")
-    made = client.put_rule(namespace, hub, name, _rights(rights))
-    print_message(f"The policy '{made.name}' of {_of(service, hub)} may {_describe_rights(made)}.")
+    rule = client.put_rule(namespace, hub, name, names)
+    may = " and ".join(right.lower() for right in rule.rights)
+    print_message(f"Created the policy '{rule.name}' of {_describe(service, hub)}: it may {may}.")
     if output is not OutputFormat.TABLE or reveal:
-        print_record(_policy_record(service, hub, made, reveal=reveal), output)
+        print_record(_policy_record(service, hub, rule, reveal=reveal), output)
 
 
 @app.verb("list")
@@ -72,18 +88,23 @@ def create(
 def list_(
     service: AdminSession,
     hub: Hub = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Of all event hubs too")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those of every event hub")
+    ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """The policies of the namespace, or of one event hub."""
+    """List the policies of the namespace or of one event hub.
+
+    Examples:
+        penstock policy list
+        penstock policy list --hub orders
+    """
     client, namespace = service.client, service.namespace
-    places = [hub]
-    if all_:
-        places = [None, *(each.name for each in client.hubs(namespace))]
+    parents = [None, *(entity.name for entity in client.hubs(namespace))] if all_ else [hub]
     rows = [
-        {"name": rule.name, "rights": rule.rights, "hub": place}
-        for place in places
-        for rule in client.rules(namespace, place)
+        {"name": rule.name, "rights": rule.rights, "hub": parent}
+        for parent in parents
+        for rule in client.rules(namespace, parent)
     ]
     print_rows(rows, output, title="Policies")
 
@@ -97,8 +118,12 @@ def show(
     reveal: Reveal = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """One policy; its keys and connection strings only with --reveal."""
-    rule = _find(service, hub, name)
+    """Show one policy; keys and connection strings only with --reveal.
+
+    Examples:
+        penstock policy show devices --hub orders --reveal
+    """
+    rule = _find_policy(service, hub, name)
     print_record(_policy_record(service, hub, rule, reveal=reveal), output)
 
 
@@ -107,12 +132,19 @@ def show(
 def delete(
     service: AdminSession, name: Name, hub: Hub = None, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete a policy: whoever uses its keys is cut off, open links too."""
-    rule = _find(service, hub, name)
-    what = f"The policy '{rule.name}' of {_of(service, hub)} goes; its users are cut off."
+    """Delete a policy. Clients that use its keys lose access, also on open links.
+
+    Examples:
+        penstock policy delete devices --hub orders --yes
+    """
+    rule = _find_policy(service, hub, name)
+    what = (
+        f"This deletes the policy '{rule.name}' of {_describe(service, hub)}: clients that use its "
+        "keys lose access."
+    )
     if confirm(what, rule.name, yes=yes, dry_run=dry_run):
         service.client.delete_rule(service.namespace, hub, rule.name)
-        print_message(f"The policy '{rule.name}' is deleted.")
+        print_message(f"Deleted the policy '{rule.name}'.")
 
 
 @app.verb()
@@ -120,22 +152,29 @@ def delete(
 def rotate(
     service: AdminSession,
     name: Name,
-    key: Annotated[PolicyKey, typer.Option(help="primary, secondary or both")] = PolicyKey.PRIMARY,
+    key: Annotated[
+        Literal["primary", "secondary", "both"], typer.Option(help="The key to replace")
+    ] = "primary",
     hub: Hub = None,
     reveal: Reveal = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Draw new keys: whoever uses the old one is cut off, open links too."""
-    rule = _find(service, hub, name)
-    which = "both keys" if key is PolicyKey.BOTH else f"the {key} key"
-    what = f"Who uses {which} of '{rule.name}' of {_of(service, hub)} is cut off."
+    """Replace keys of a policy. Clients that use the old key lose access, also on open links.
+
+    Examples:
+        penstock policy rotate devices --hub orders --key secondary --yes
+    """
+    rule = _find_policy(service, hub, name)
+    is_both = key == "both"
+    which = f"{'both keys' if is_both else f'the {key} key'} of the policy '{rule.name}'"
+    what = f"This replaces {which} of {_describe(service, hub)}: clients that use it lose access."
     if not confirm(what, rule.name, yes=yes, dry_run=dry_run):
         return
-    for each in (PolicyKey.PRIMARY, PolicyKey.SECONDARY) if key is PolicyKey.BOTH else (key,):
-        service.client.regenerate(service.namespace, hub, rule.name, f"{each.capitalize()}Key")
-    print_message(f"New: {which} of '{rule.name}'.")
+    for word in ("Primary", "Secondary") if is_both else (key.capitalize(),):
+        service.client.regenerate(service.namespace, hub, rule.name, f"{word}Key")
+    print_message(f"Replaced {which}.")
     if output is not OutputFormat.TABLE or reveal:
         print_record(_policy_record(service, hub, rule, reveal=reveal), output)
 
@@ -144,65 +183,179 @@ def rotate(
 @with_service
 def connection_string(
     service: AdminSession,
-    name: Annotated[
-        str, typer.Argument(metavar="POLICY", autocompletion=complete_policies)
-    ] = "RootManageSharedAccessKey",
+    name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
-    key: Annotated[PolicyKey, typer.Option(help="primary or secondary")] = PolicyKey.PRIMARY,
+    key: Annotated[Literal["primary", "secondary"], typer.Option(help="The key in it")] = "primary",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Print a policy's connection string, and nothing else."""
+    """Print the connection string of a policy and nothing else.
+
+    Examples:
+        penstock policy connection-string
+        penstock policy connection-string devices --hub orders
+    """
     keys = service.client.keys(service.namespace, hub, name)
-    text = (
-        keys.secondary_connection_string
-        if key is PolicyKey.SECONDARY
-        else (keys.primary_connection_string)
+    text = getattr(keys, f"{key}_connection_string")
+    _print_secret(text, {"name": keys.key_name, "hub": hub, "connection_string": text}, output)
+
+
+@token_app.verb()
+@with_service
+def make(
+    service: AdminSession,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Policy whose key signs [default: that of the connection string]"),
+    ] = None,
+    hub: Annotated[
+        str | None, typer.Option(help="Only for this event hub", autocompletion=complete_hubs)
+    ] = None,
+    publisher: Annotated[str | None, typer.Option(help="Only for this publisher")] = None,
+    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long the token is valid")] = "1h",
+    connection_string: Annotated[
+        str | None,
+        typer.Option(metavar="STRING", help="Sign with its key; any endpoint, also Azure's"),
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Sign a SAS token for a namespace, an event hub or one publisher, for HTTPS and AMQP.
+
+    With --policy the service provides the key. Otherwise the key of the connection string signs:
+    --connection-string, PENSTOCK_CONNECTION_STRING, the context, or the service on this machine.
+    Only the token is printed to stdout.
+
+    Examples:
+        penstock token make --hub orders --ttl 8h
+        penstock token make --policy devices --hub orders --publisher meter-1
+    """
+    from penstock.auth.sas import sign
+
+    if publisher is not None and hub is None:
+        raise typer.BadParameter("--publisher needs --hub: a publisher belongs to an event hub.")
+    lifetime_s = parse_seconds(ttl, option="--ttl")
+    endpoint = _find_signing_endpoint(service, policy, hub, connection_string)
+    if endpoint.key is None or endpoint.key_name is None:
+        raise typer.BadParameter("The connection string holds a signature, not a key to sign with.")
+    path = quote(hub or endpoint.hub or "")
+    if publisher is not None:
+        path += f"/publishers/{quote(publisher, safe='')}"
+    resource = f"sb://{endpoint.host}/{path}"
+    expires_s = int(time.time() + lifetime_s)
+    text = sign(resource, endpoint.key_name, endpoint.key, expires_s=expires_s)
+    until = datetime.fromtimestamp(expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    print_message(f"For {resource}, signed with the policy '{endpoint.key_name}', until {until}.")
+    if lifetime_s > _LONG_S:
+        print_message("It is valid for more than a week; only rotating the key ends it earlier.")
+    record = {"resource": resource, "policy": endpoint.key_name, "expires_at": until, "token": text}
+    _print_secret(text, record, output)
+
+
+@token_app.verb()
+@with_whole_service
+def admin(
+    service: AdminSession,
+    role: Annotated[
+        Literal["Reader", "Operator", "Owner", "Capture"],
+        typer.Option(case_sensitive=False, help="What it permits, see docs/management.md"),
+    ],
+    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long the token is valid")] = "30d",
+    name: Annotated[
+        str | None, typer.Option(help="Its user, for the audit log [default: the role]")
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Issue an admin token for the management API, az, the portal and /metrics.
+
+    Only the token is printed to stdout; its id, by which it is revoked, is shown on stderr and in
+    the audit log. This needs an admin token with the role Owner.
+
+    Examples:
+        penstock token admin --role Reader --ttl 7d --name prometheus
+    """
+    lifetime_s = int(parse_seconds(ttl, option="--ttl"))
+    issued = service.client.issue_admin_token(
+        name or role.lower(), role=role, lifetime_s=lifetime_s
     )
-    if output is OutputFormat.TABLE:
-        typer.echo(text)
-    else:
-        print_record({"name": keys.key_name, "hub": hub, "connection_string": text}, output)
+    print_message(
+        f"Admin token {issued['id']} with the role {issued['role']}, until {issued['expiresAt']}. "
+        f"'penstock token revoke {issued['id']}' ends it earlier."
+    )
+    record = {key: issued[key] for key in ("id", "name", "role", "token")}
+    _print_secret(issued["token"], record | {"expires_at": issued["expiresAt"]}, output)
 
 
-def _rights(given: list[str]) -> list[str]:
-    known = {"listen": "Listen", "send": "Send", "manage": "Manage"}
-    words = [word for each in given for word in each.replace(",", " ").split()]
-    unknown = [word for word in words if word.casefold() not in known]
-    if unknown:
-        raise typer.BadParameter(f"'{unknown[0]}' is no right: listen, send and manage are.")
-    found = {known[word.casefold()] for word in words}
-    if "Manage" in found:  # it includes the others, and Azure wants them said (protocol.md 7.3)
-        found = set(known.values())
-    return sorted(found)
+@token_app.verb()
+@with_whole_service
+def revoke(
+    service: AdminSession,
+    token_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id that `penstock token admin` showed")
+    ],
+) -> None:
+    """Revoke an admin token by its id: it is refused from now on, also after a restart.
+
+    To revoke every admin token, stop the service and remove admin.secret from the data directory.
+
+    Examples:
+        penstock token revoke 3f9a1c
+    """
+    service.client.revoke_admin_token(token_id)
+    print_message(f"Revoked the admin token {token_id}.")
 
 
-def _find(service: AdminSession, hub: str | None, name: str) -> AuthorizationRuleResource:
+def _parse_rights(texts: list[str]) -> list[str]:
+    words = [word.casefold() for text in texts for word in text.replace(",", " ").split()]
+    for word in words:
+        if word not in _RIGHTS:
+            raise typer.BadParameter(
+                f"'{word}' is not a right: use listen, send or manage.", param_hint="--right"
+            )
+    if "manage" in words:  # includes the others, which Azure requires too (protocol.md 7.3)
+        words = list(_RIGHTS)
+    return sorted({_RIGHTS[word] for word in words})
+
+
+def _find_policy(service: AdminSession, hub: str | None, name: str) -> AuthorizationRuleResource:
     for rule in service.client.rules(service.namespace, hub):
         if rule.name.casefold() == name.casefold():
             return rule
-    raise NotFound(f"There is no policy '{name}' of {_of(service, hub)}.")
+    raise NotFound(f"There is no policy '{name}' of {_describe(service, hub)}.")
 
 
 def _policy_record(
     service: AdminSession, hub: str | None, rule: AuthorizationRuleResource, *, reveal: bool
 ) -> dict[str, object]:
     record: dict[str, object] = {"name": rule.name, "rights": rule.rights, "hub": hub}
-    keys: AccessKeys | None = None
-    if reveal:
-        keys = service.client.keys(service.namespace, hub, rule.name)
-    for field in (
-        "primary_key",
-        "secondary_key",
-        "primary_connection_string",
-        "secondary_connection_string",
-    ):
-        record[field] = _HIDDEN if keys is None else getattr(keys, field)
-    return record
+    if not reveal:
+        return record | dict.fromkeys(_KEYS, _HIDDEN)
+    keys = service.client.keys(service.namespace, hub, rule.name)
+    return record | {field: getattr(keys, field) for field in _KEYS}
 
 
-def _of(service: AdminSession, hub: str | None) -> str:
+def _describe(service: AdminSession, hub: str | None) -> str:
     return f"the namespace '{service.namespace}'" if hub is None else f"the event hub '{hub}'"
 
 
-def _describe_rights(rule: AuthorizationRuleResource) -> str:
-    return " and ".join(right.lower() for right in rule.rights)
+def _print_secret(text: str, record: Mapping[str, object], output: OutputFormat) -> None:
+    """The text alone, for a pipe or a variable; or the record as JSON."""
+    if output is OutputFormat.TABLE:
+        typer.echo(text)
+    else:
+        print_record(record, output)
+
+
+def _find_signing_endpoint(
+    service: AdminSession, policy: str | None, hub: str | None, connection_string: str | None
+) -> Endpoint:
+    from penstock.cli.service_lookup import find_endpoint
+    from penstock.model.connection_string import parse_connection_string
+
+    if policy is None or connection_string is not None:
+        return find_endpoint(connection_string, service.flags.data, service.flags.context)[0]
+    for parent in [None] if hub is None else [hub, None]:  # the hub's own policy is narrower
+        try:
+            keys = service.client.keys(service.namespace, parent, policy)
+        except NotFound:
+            continue
+        return parse_connection_string(keys.primary_connection_string)
+    raise NotFound(f"There is no policy '{policy}' of {_describe(service, hub)}.")

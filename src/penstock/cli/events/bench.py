@@ -61,7 +61,12 @@ def send(
     data: Data = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined."""
+    """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined.
+
+    Examples:
+        penstock bench send --hub orders --duration 5
+        penstock bench send --batch 1 --count 100000 -o json
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.producer import LoadProfile, publish
 
@@ -96,7 +101,11 @@ def recv(
     data: Data = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Read from the earliest event, as fast as the service delivers."""
+    """Read from the earliest event, as fast as the service delivers.
+
+    Examples:
+        penstock bench recv --hub orders --count 100000
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import receive
 
@@ -134,7 +143,11 @@ def e2e(
     data: Data = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Publish at a fixed rate and read at the same time: latency from sending to reading."""
+    """Publish at a fixed rate and read at the same time: latency from sending to reading.
+
+    Examples:
+        penstock bench e2e --hub orders --rate 1000
+    """
     from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import end_to_end
     from penstock.client.load.producer import LoadProfile
@@ -212,7 +225,7 @@ def _add_percentiles(facts: dict[str, object], prefix: str, latencies: LatencySa
 def _exit_if_failed(result: LoadResult) -> None:
     """Set the exit code of the first refused publication; the results are printed before."""
     from penstock.amqp.performatives import Error
-    from penstock.cli.app import exit_code
+    from penstock.cli.exit_codes import exit_code
     from penstock.client.errors import condition_error
 
     if result.errors and result.first_condition is not None:

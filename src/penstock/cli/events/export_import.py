@@ -93,6 +93,10 @@ def export(
 
     The file gets the events that are stored now, from --from up to and without --to, partition by
     partition. It appears when it is complete. `penstock import` publishes it again, byte for byte.
+
+    Examples:
+        penstock export orders orders.avro
+        penstock export orders orders.jsonl --from -1d --partition 0
     """
     file_format = format_ or _choose_format(file)
     if file != _STDIO and file.exists() and not force:
@@ -140,6 +144,10 @@ def import_(
     The file is from `penstock export` or `tail -o jsonl`, or an Avro file of Event Hubs Capture.
     Events with a key go to the partition of the key, others to the partition from which they came,
     if the file tells it.
+
+    Examples:
+        penstock import orders orders.avro
+        penstock import orders orders.jsonl --dry-run
     """
     pace = PublishRate(rate)
     counter = ProgressBar("Read" if dry_run else "Imported", quiet=quiet)

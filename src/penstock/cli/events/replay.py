@@ -32,7 +32,7 @@ from penstock.cli.events.event_sender import (
     copy_events,
 )
 from penstock.cli.events.tail import GroupOption
-from penstock.cli.events_options import EventsEndpoint, find_wire, run, run_together, with_events
+from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
@@ -93,10 +93,14 @@ def replay(
     Bodies, keys, properties, content types and annotations are kept; sequence numbers, offsets and
     times are new. Events with a key go to the partition of the key, others to the partition of the
     same number. The range ends before --to, at the latest at the present end.
+
+    Examples:
+        penstock replay orders --into orders-test --from -1h
+        penstock replay orders --into orders-test --speed 2x --dry-run
     """
     target = wire
     if into_connection_string is not None:
-        target = find_wire(connection_string=into_connection_string, ca_file=into_ca_file)
+        target = EventsEndpoint(connection_string=into_connection_string, ca_file=into_ca_file)
 
     async def plan() -> list[EventRange]:
         async with wire.consumer(hub, group) as consumer:

@@ -125,6 +125,11 @@ def send(
     on stdin are sent as they arrive. Without a key or partition the service distributes
     publications over the partitions, so --batch 1 distributes single events. The order is kept.
     Events that a busy service refuses are sent again.
+
+    Examples:
+        penstock send orders --text hello
+        penstock send orders --lines - < readings.jsonl
+        penstock send orders reading.json --key meter-1 --property kind=reading
     """
     if key is not None and partition is not None:
         raise typer.BadParameter("A key and a partition exclude each other.")

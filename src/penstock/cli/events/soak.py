@@ -96,6 +96,9 @@ def soak(
     All partitions are used at once. Each event must be received exactly once, in order and
     unchanged, and sequence numbers must have no gaps. The service may restart during the run. The
     exit code is 1 if a check fails. Ctrl-C ends the run early with the findings so far.
+
+    Examples:
+        penstock soak --hub orders --minutes 30 --rate 500/s
     """
     job = _SoakOptions(
         hub=hub,

@@ -114,6 +114,11 @@ def tail(
 
     A terminal gets one line per event, with control characters escaped. A pipe gets the bodies
     unchanged, one per line. Ctrl-C stops it; so does the end of the program that reads its output.
+
+    Examples:
+        penstock tail orders
+        penstock tail orders --from earliest -n 10 --format %b
+        penstock tail orders --filter 'json.temperature > 30' -o jsonl
     """
     if format_ is not None and output is not OutputFormat.TABLE:
         raise typer.BadParameter("--format and -o exclude each other.")
@@ -311,6 +316,9 @@ def get(
     The body goes to stdout byte for byte, without a line end. On a terminal control characters
     are escaped. -o json also prints properties, key and position. The exit code is 3 if the event
     does not exist or is no longer retained.
+
+    Examples:
+        penstock get orders --partition 0 --seq 123 > body.bin
     """
     if output is OutputFormat.TABLE or (output is not None and format_ is not None):
         raise typer.BadParameter("-o takes json or jsonl, and excludes --format.")

@@ -1,4 +1,4 @@
-"""`penstock backup DIR` and `penstock restore DIR`."""
+"""`penstock backup` and `penstock restore`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.confirm import DryRun
+from penstock.cli.exit_codes import ExitCode
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -19,104 +20,107 @@ from penstock.cli.output import (
     print_message,
     print_record,
 )
-from penstock.cli.service_options import ContextOption, DataOption
+from penstock.cli.service_options import with_data_directory
 
-Report = Callable[[int], None]
+if TYPE_CHECKING:
+    from penstock.service.backup import BackupManifest
 
 
+@with_data_directory
 def backup(
+    data: Path,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory")],
-    data: DataOption = None,
-    context: ContextOption = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a data directory, also while its service runs.
 
-    The copy is verified afterwards, checksum by checksum. It holds the keys too: its mode is 0700.
-    Exit code 1 when the data directory itself is damaged; what can be read is in the copy.
+    The copy is verified, checksum by checksum. It contains the keys, so its mode is 0700. Exit code
+    1 when the data directory is damaged: the copy contains what can be read. Exit code 3 when there
+    is no data directory.
+
+    Examples:
+        penstock backup /backups/2026-11-16
+        penstock backup /backups/2026-11-16 --data /var/lib/penstock
     """
     from penstock import __version__
-    from penstock.cli.service_lookup import ServiceFlags, data_directory
     from penstock.service.backup import back_up, data_size
 
-    source = data_directory(ServiceFlags(data=data, context=context))
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with _progress("Backing up", lambda: data_size(source)) as report:
-        made = back_up(source, directory, created_at=now, penstock=__version__, report=report)
-    size = sum(file.size for file in made.files)
-    print_record(
-        {
-            "backup": str(directory),
-            "created_at": made.created_at,
-            "partitions": made.partitions,
-            "events": made.events,
-            "files": len(made.files),
-            "size_bytes": size,
-            "damage": len(made.findings),
-        },
-        output,
-        shown={"size_bytes": format_bytes},
-    )
-    for finding in made.findings:
+    with _progress("Backing up", lambda: data_size(data)) as report:
+        manifest = back_up(data, directory, created_at=now, penstock=__version__, report=report)
+    _print_manifest(directory, manifest, {}, output)
+    for finding in manifest.findings:
         print_message(f"LOST in the source: {finding}")
-    if made.findings:
-        raise typer.Exit(1)
+    if manifest.findings:
+        raise typer.Exit(ExitCode.FAILED)
     print_message("Verified: every event of the copy can be read.")
 
 
 def restore(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `penstock backup` made")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory that `penstock backup` wrote")
+    ],
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new or empty one [default: ./penstock-data]"),
+        typer.Option(metavar="DIR", help="New or empty data directory [default: ./penstock-data]"),
     ] = None,
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make a data directory of a backup.
+    """Create a data directory from a backup.
 
-    Into an empty or new directory only, and only when every file is as it was backed up and every
-    event can be read. --dry-run checks the backup alone.
+    The target must be new or empty. Every file must be as it was backed up, and every event
+    readable. --dry-run only checks the backup. Exit code 3 when there is no backup.
+
+    Examples:
+        penstock restore /backups/2026-11-16 --dry-run
+        penstock restore /backups/2026-11-16 --data /var/lib/penstock
     """
     from penstock.cli.service_lookup import ServiceFlags, data_directory
     from penstock.service.backup import check_backup, read_manifest, restore_to
 
     target = data_directory(ServiceFlags(data=data))
     manifest = read_manifest(directory)
+    changes: dict[str, object] = {"data": str(target)}
     size = sum(file.size for file in manifest.files)
-    record: dict[str, object] = {
-        "backup": str(directory),
-        "created_at": manifest.created_at,
-        "data": str(target),
-        "partitions": manifest.partitions,
-        "events": manifest.events,
-        "files": len(manifest.files),
-        "size_bytes": size,
-        "damage": len(manifest.findings),
-    }
     with _progress("Checking" if dry_run else "Restoring", lambda: size) as report:
         if dry_run:
             check_backup(directory, manifest, report)
         else:
             restored = restore_to(directory, manifest, target, report)
-            record |= {"partitions": restored.partitions, "events": restored.events}
-    print_record(record, output, shown={"size_bytes": format_bytes})
+            changes |= {"partitions": restored.partitions, "events": restored.events}
+    _print_manifest(directory, manifest, changes, output)
     if dry_run:
-        print_message("Every file is as it was backed up. (Dry run: nothing was done.)")
+        print_message("Every file is as it was backed up. (Dry run: nothing was changed.)")
     else:
         print_message(f"Verified: every event can be read. Next: penstock serve --data {target}")
 
 
+def _print_manifest(
+    directory: Path, manifest: BackupManifest, changes: dict[str, object], output: OutputFormat
+) -> None:
+    record = {
+        "backup": str(directory),
+        "created_at": manifest.created_at,
+        "partitions": manifest.partitions,
+        "events": manifest.events,
+        "files": len(manifest.files),
+        "size_bytes": sum(file.size for file in manifest.files),
+        "damage": len(manifest.findings),
+    }
+    print_record(record | changes, output, shown={"size_bytes": format_bytes})
+
+
 @contextmanager
-def _progress(what: str, total: Callable[[], int]) -> Iterator[Report]:
-    """A bar on a terminal, nothing in a pipe."""
+def _progress(title: str, total: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal. What it yields is called with the number of bytes that were copied."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield lambda _: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task("", total=total())
         yield lambda size: progress.advance(task, size)

@@ -29,7 +29,11 @@ Config = Annotated[
 
 @app.verb()
 def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
-    """What `penstock serve` would run with here, and where each value is from; no secrets."""
+    """What `penstock serve` would run with here, and where each value is from; no secrets.
+
+    Examples:
+        penstock config show --config penstock.toml
+    """
     print_rows(
         effective_settings(config), output, title="Configuration", shown={"value": _format_setting}
     )
@@ -44,6 +48,9 @@ def validate(
     """Check a configuration; exit code 2 and one sentence with the line where it is wrong.
 
     With the environment as it is: variables win over the file, and are checked too.
+
+    Examples:
+        penstock config validate penstock.toml
     """
     settings = _load(file)
     _check_certificate(settings)
@@ -79,7 +86,12 @@ def schema(
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Every setting: its key in the file, its flag, its variable, its default."""
+    """Every setting: its key in the file, its flag, its variable, its default.
+
+    Examples:
+        penstock config schema
+        penstock config schema --json-schema > penstock.schema.json
+    """
     if json_schema:
         from penstock.service.config.schema import json_schema_of_file
 

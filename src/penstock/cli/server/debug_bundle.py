@@ -1,4 +1,4 @@
-"""`penstock debug bundle`: one archive of what a person who helps needs, secrets taken out."""
+"""`penstock debug bundle`: one archive with information for a support request, without secrets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from penstock.cli.command_tree import CommandGroup
@@ -24,13 +25,16 @@ from penstock.model.errors import DataDirectoryError, PenstockError
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
 
-app = CommandGroup("Gather what a person who helps needs to see.")
+app = CommandGroup("Collect information for a support request.")
 
 _REDACTED = "***"
 _PROBE_S = 10.0
 _FILES_MAX = 20_000
 _SECRET_BYTES_MAX = 4096
-_SECRET_LENGTH_MIN = 8  # anything shorter is no key, and would tear words apart
+_SECRET_LENGTH_MIN = 8  # shorter texts are no keys, and occur inside other words
+_SECRET_FILES = ("root.key", "admin.secret", "capture.token", "portal.token")
+_SECRET_FIELDS = ("connection_string", "emulator_connection_string", "admin_token")
+_SECRET_VARIABLE = re.compile("KEY|TOKEN|SECRET|CONNECTION")
 _PATTERNS = (
     re.compile(r"(SharedAccessKey=)[^;\s\"']+", re.IGNORECASE),
     re.compile(r"(SharedAccessSignature[ =]sr=[^\s\"'&]+&sig=)[^\s\"'&]+", re.IGNORECASE),
@@ -42,15 +46,15 @@ _PATTERNS = (
     re.compile(r"\b(eyJ)[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),
 )
 
-Part = tuple[str, Callable[[], object]]
+Part = Callable[[], object]  # returns text, or an object that is written as JSON
 
 
 class SecretRedactor:
-    """Takes out every secret that is known by its value, and everything that looks like one."""
+    """Removes the given secrets from a text, and everything that looks like a secret."""
 
-    def __init__(self, secrets: Iterator[str]) -> None:
-        found = {each for each in secrets if len(each) >= _SECRET_LENGTH_MIN}
-        self._secrets = sorted(found, key=len, reverse=True)
+    def __init__(self, secrets: Iterable[str]) -> None:
+        long_enough = {secret for secret in secrets if len(secret) >= _SECRET_LENGTH_MIN}
+        self._secrets = sorted(long_enough, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
@@ -65,82 +69,85 @@ class SecretRedactor:
 def bundle(
     service: AdminSession,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="[default: penstock-debug-TIME.tar.gz]")
+        Path | None,
+        typer.Argument(metavar="FILE", help="New file [default: penstock-debug-TIME.tar.gz]"),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read the whole log, too; that takes its time")
+        bool, typer.Option("--verify", help="Also verify the whole log, which can take long")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Versions, checks, metrics, entities, connections and sizes, as one archive.
+    """Write versions, checks, metrics, entities, connections and file sizes into one archive.
 
-    No event, no key and no token is in it; look for yourself before you send it. What cannot be
-    had, of a service that does not run or a directory that is elsewhere, is named with the reason.
+    It contains no event, key or token; look at it before you send it. A part that cannot be
+    collected, because no service runs or the directory is missing, is listed with the reason.
+
+    Examples:
+        penstock debug bundle
+        penstock debug bundle support.tar.gz --verify
     """
     from penstock.cli.service_lookup import data_directory
 
-    data = data_directory(service.where)
-    redact = SecretRedactor(_secrets(service, data))
+    data = data_directory(service.flags)
+    redact = SecretRedactor(_find_secrets(service, data))
     target = file or Path(f"penstock-debug-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     rows: list[dict[str, object]] = []
     opened = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(opened, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, make in _parts(service, data, verify=verify):
-            text, state = _render_part(make)
+        for name, part in _list_parts(service, data, verify=verify).items():
+            text, state = _render_part(part)
             content = redact(text).encode()
             entry = tarfile.TarInfo(f"penstock-debug/{name}")
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
             rows.append({"file": name, "size_bytes": len(content), "state": redact(state)})
     print_rows(rows, output, title=str(target), shown={"size_bytes": format_bytes})
-    print_message(
-        f"{target} ({format_bytes(target.stat().st_size)}): no events, keys or tokens in it."
-    )
+    size = format_bytes(target.stat().st_size)
+    print_message(f"Wrote {target} ({size}). It contains no events, keys or tokens.")
 
 
-def _render_part(make: Callable[[], object]) -> tuple[str, str]:
-    """A part that cannot be made must not keep the others out."""
+def _render_part(part: Part) -> tuple[str, str]:
+    """Text and state of a part. An error becomes its text, so that the other parts are written."""
     try:
-        found = make()
+        content = part()
     except (PenstockError, OSError, ValueError, KeyError) as error:
         return f"{type(error).__name__}: {error}\n", str(error)
-    if isinstance(found, str):
-        return found, "ok"
-    return json.dumps(found, indent=1, default=str) + "\n", "ok"
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+    return text + "\n", "ok"
 
 
-def _parts(service: AdminSession, data: Path, *, verify: bool) -> Iterator[Part]:
-    from penstock.cli.server.probe import fetch
+def _list_parts(service: AdminSession, data: Path, *, verify: bool) -> dict[str, Part]:
+    from penstock.cli.server.config import effective_settings
+    from penstock.cli.server.doctor import check_rows
+    from penstock.cli.server.status import fetch
 
-    def page(path: str) -> Callable[[], str]:
-        def ask() -> str:
-            return fetch(service.admin, path, timeout_s=_PROBE_S)[1].decode(errors="replace")
+    def page(path: str) -> Part:
+        return lambda: fetch(service.admin, path, timeout_s=_PROBE_S).body.decode(errors="replace")
 
-        return ask
-
-    yield "version.json", _versions
-    yield "environment.json", _environment
-    yield "doctor.json", lambda: _doctor(data)
-    yield "health.json", page("/health")
-    yield "ready.json", page("/ready")
-    yield "metrics.txt", page("/metrics")
-    yield "runtime.json", lambda: _redacted_runtime(data)
-    yield "entities.json", lambda: _entities(service.client)
-    yield "connections.json", lambda: service.client.connections()
-    yield "audit.json", lambda: service.client.audit(newest=500)
-    yield "configuration.json", _configuration
-    yield "files.json", lambda: _files(data)
-    if verify:
-        yield "verify.json", lambda: _log_findings(data)
+    parts: dict[str, Part] = {
+        "version.json": _read_versions,
+        "environment.json": _read_environment,
+        "doctor.json": lambda: check_rows(data),
+        "health.json": page("/health"),
+        "ready.json": page("/ready"),
+        "metrics.txt": page("/metrics"),
+        "runtime.json": lambda: _read_redacted_runtime(data),
+        "entities.json": lambda: _read_entities(service.client),
+        "connections.json": lambda: service.client.connections(),
+        "audit.json": lambda: service.client.audit(newest=500),
+        "configuration.json": lambda: effective_settings(None),
+        "files.json": lambda: _list_files(data),
+    }
+    return parts | ({"verify.json": lambda: _verify_log(data)} if verify else {})
 
 
-def _versions() -> object:
+def _read_versions() -> object:
     from importlib.metadata import distributions
 
     from penstock import __version__
     from penstock.kernels import KERNEL
 
-    packages = {each.metadata["Name"]: each.version for each in distributions()}
+    packages = {package.metadata["Name"]: package.version for package in distributions()}
     return {
         "penstock": __version__,
         "kernel": KERNEL,
@@ -151,34 +158,25 @@ def _versions() -> object:
     }
 
 
-def _environment() -> object:
-    """Ours alone; what may be a secret only by name."""
+def _read_environment() -> object:
+    """The variables of Penstock; of those that may hold a secret only whether they are set."""
     return {
-        name: "(set)" if re.search("KEY|TOKEN|SECRET|CONNECTION", name) else value
+        name: "(set)" if _SECRET_VARIABLE.search(name) else value
         for name, value in sorted(os.environ.items())
         if name.startswith("PENSTOCK_")
     }
 
 
-def _doctor(data: Path) -> object:
-    from penstock.cli.server.doctor import findings
-
-    return [{"check": what, "state": state, "seen": seen} for what, state, seen in findings(data)]
-
-
-def _redacted_runtime(data: Path) -> object:
+def _read_redacted_runtime(data: Path) -> object:
     from penstock.io.runtime_file import read_runtime
 
-    facts = read_runtime(data)
-    if facts is None:
+    runtime = read_runtime(data)
+    if runtime is None:
         raise DataDirectoryError(f"No service runs on {data}.")
-    hidden = ("connection_string", "emulator_connection_string", "admin_token")
-    return {name: _REDACTED if name in hidden else value for name, value in facts.items()}
+    return runtime | dict.fromkeys(_SECRET_FIELDS, _REDACTED)
 
 
-def _entities(client: ManagementClient) -> object:
-    import msgspec
-
+def _read_entities(client: ManagementClient) -> object:
     return [
         {
             **msgspec.structs.asdict(namespace),
@@ -198,60 +196,44 @@ def _entities(client: ManagementClient) -> object:
     ]
 
 
-def _configuration() -> object:
-    from penstock.cli.server.config import effective_settings
-
-    return effective_settings(None)
-
-
-def _files(data: Path) -> object:
-    """Names and sizes; no content."""
+def _list_files(data: Path) -> object:
+    """Names, sizes and modes; no content."""
     if not data.is_dir():
         raise DataDirectoryError(f"There is no data directory {data} here.")
-    found = []
-    for root, _, names in os.walk(data):
-        for name in names:
-            file = Path(root) / name
-            about = file.stat()
-            found.append(
-                {
-                    "file": str(file.relative_to(data)),
-                    "size": about.st_size,
-                    "mode": oct(about.st_mode & 0o7777),
-                    "modified": int(about.st_mtime),
-                }
-            )
-    return sorted(found, key=lambda each: str(each["file"]))[:_FILES_MAX]
+    rows = []
+    for file in sorted(file for file in data.rglob("*") if not file.is_dir())[:_FILES_MAX]:
+        status = file.lstat()
+        row = {"file": str(file.relative_to(data)), "size": status.st_size}
+        rows.append(row | {"mode": oct(status.st_mode & 0o7777), "modified": int(status.st_mtime)})
+    return rows
 
 
-def _log_findings(data: Path) -> object:
-    import msgspec
-
+def _verify_log(data: Path) -> object:
     from penstock.log.embedded.verify import verify_directory
 
     return [msgspec.structs.asdict(item) for item in verify_directory(data / "log")]
 
 
-def _secrets(service: AdminSession, data: Path) -> Iterator[str]:
-    """Every secret that we can know of, to be looked for in everything."""
+def _find_secrets(service: AdminSession, data: Path) -> Iterator[str]:
+    """Every secret of the data directory, the environment and the service."""
     from penstock.io.runtime_file import read_runtime
 
-    for name in ("root.key", "admin.secret", "capture.token", "portal.token"):
+    for name in _SECRET_FILES:
         try:
             content = (data / name).read_bytes()[:_SECRET_BYTES_MAX].strip()
-            yield content.partition(b"\n")[0].decode("ascii", "replace")  # then its checksum
+            yield content.partition(b"\n")[0].decode("ascii", "replace")  # before its checksum
         except OSError:
             continue
     for name, value in os.environ.items():
-        if name.startswith("PENSTOCK_") and re.search("KEY|TOKEN|SECRET|CONNECTION", name):
+        if name.startswith("PENSTOCK_") and _SECRET_VARIABLE.search(name):
             yield value
     texts: list[object] = []
     try:
-        facts = read_runtime(data) or {}
-        texts = [facts.get("admin_token"), facts.get("connection_string")]
+        runtime = read_runtime(data) or {}
+        texts = [runtime.get("admin_token"), runtime.get("connection_string")]
         texts.append(service.admin.token)
     except PenstockError:
-        pass  # no service is known, and so no secret of it
+        pass  # no service is known, so it has no secret to remove
     for text in texts:
         if isinstance(text, str):
             yield text

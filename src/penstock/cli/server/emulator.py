@@ -1,7 +1,9 @@
-"""`penstock emulator import Config.json`: the emulator's hubs and groups in a running service."""
+"""`penstock emulator import`: create the event hubs of an emulator's Config.json in a service."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,15 +11,15 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
+from penstock.cli.exit_codes import ExitCode
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.management.client import ManagementClient
     from penstock.service.config.settings import HubSettings, NamespaceSettings
 
-app = CommandGroup("Take over from the official emulator.")
+app = CommandGroup("Migrate from the official emulator.")
 
 _FILE_BYTES_MAX = 1024 * 1024
 Row = dict[str, object]
@@ -27,92 +29,84 @@ Row = dict[str, object]
 @with_service
 def import_(
     service: AdminSession,
-    file: Annotated[Path, typer.Argument(metavar="CONFIG.JSON", help="The emulator's own file")],
+    file: Annotated[
+        Path, typer.Argument(metavar="CONFIG.JSON", help="Configuration file of the emulator")
+    ],
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Make the event hubs and consumer groups of an emulator's Config.json in a running service.
+    """Create the event hubs and consumer groups of an emulator's Config.json in a running service.
 
-    What is there stays. They go into the namespace named by --namespace, else into the service's
-    own. (`penstock serve --config Config.json` serves the file as it is, the emulator's published
-    key included.) Exit code 1 when something could not be made.
+    Existing ones are not changed. They are created in the namespace of --namespace, by default the
+    service's own. (`penstock serve --config Config.json` serves the file as it is, with the key
+    that the emulator publishes.) Exit code 1 when the service refused one of them.
+
+    Examples:
+        penstock emulator import Config.json --dry-run
+        penstock emulator import Config.json --namespace penstock
     """
-    rows: list[Row] = []
-    for wanted in _read(file):
-        for hub in wanted.hubs:
-            rows += _import_hub(service.client, service.namespace, hub, dry_run=dry_run)
+    namespaces = _read_config(file)
+    rows = [
+        row
+        for namespace in namespaces
+        for hub in namespace.hubs
+        for row in _import_hub(service, hub, dry_run=dry_run)
+    ]
     print_rows(rows, output, title=str(file))
     if dry_run:
-        print_message("Dry run: nothing was done.")
+        print_message("Dry run: nothing was changed.")
     if any(row["state"] == "refused" for row in rows):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _read(file: Path) -> tuple[NamespaceSettings, ...]:
+def _read_config(file: Path) -> tuple[NamespaceSettings, ...]:
     from penstock.service.config.emulator import is_emulator_config, read_namespaces
 
     try:
         with file.open("rb") as opened:
             text = opened.read(_FILE_BYTES_MAX).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file} is no text in UTF-8.") from error
+        raise ConfigurationError(f"{file} is not UTF-8 text.") from error
     if not is_emulator_config(text):
-        raise ConfigurationError(f"{file} is no Config.json of the emulator: it is no JSON object.")
+        raise ConfigurationError(f"{file} is not a Config.json of the emulator: no JSON object.")
     return read_namespaces(file, text)
 
 
-def _import_hub(
-    client: ManagementClient, namespace: str, wanted: HubSettings, *, dry_run: bool
-) -> list[Row]:
-    known = {each.name.casefold(): each for each in client.hubs(namespace)}
-    found = known.get(wanted.name.casefold())
-    count = wanted.partition_count
-    row: Row = {
-        "kind": "hub",
-        "name": wanted.name,
-        "state": "made",
-        "detail": f"{count} partitions",
-    }
-    if found is not None:
-        same = found.partition_count == count
-        row["state"] = "there" if same else "there, differs"
-        row["detail"] = f"{found.partition_count} partitions" + ("" if same else f", not {count}")
-    elif dry_run:
-        row["state"] = "to be made"
-    else:
-        try:
-            client.put_hub(namespace, wanted.name, partition_count=count)
-        except PenstockError as error:
-            return [{**row, "state": "refused", "detail": str(error)}]
+def _import_hub(service: AdminSession, hub: HubSettings, *, dry_run: bool) -> Iterator[Row]:
+    client, namespace = service.client, service.namespace
+    existing = {entity.name.casefold(): entity for entity in client.hubs(namespace)}.get(
+        hub.name.casefold()
+    )
+    count = hub.partition_count
     groups: set[str] = set()
-    if found is not None:
-        groups = {each.name.casefold() for each in client.groups(namespace, found.name)}
-    return [
-        row,
-        *(
-            _import_group(client, namespace, wanted.name, name, groups, dry_run=dry_run)
-            for name in wanted.groups
-        ),
-    ]
-
-
-def _import_group(
-    client: ManagementClient,
-    namespace: str,
-    hub: str,
-    name: str,
-    known: set[str],
-    *,
-    dry_run: bool,
-) -> Row:
-    row: Row = {"kind": "group", "name": f"{hub}/{name}", "state": "made", "detail": ""}
-    if name.casefold() in known:
-        row["state"] = "there"
-    elif dry_run:
-        row["state"] = "to be made"
+    row: Row = {"kind": "hub", "name": hub.name, "state": "", "detail": f"{count} partitions"}
+    if existing is None:
+        row |= _create(
+            lambda: client.put_hub(namespace, hub.name, partition_count=count), dry_run=dry_run
+        )
     else:
-        try:
-            client.put_group(namespace, hub, name)
-        except PenstockError as error:
-            row |= {"state": "refused", "detail": str(error)}
-    return row
+        is_same = existing.partition_count == count
+        row["state"] = "there" if is_same else "there, differs"
+        if not is_same:
+            row["detail"] = f"{existing.partition_count} partitions, not {count}"
+        groups = {group.name.casefold() for group in client.groups(namespace, existing.name)}
+    yield row
+    if row["state"] == "refused":
+        return
+    for name in hub.groups:
+        result: Row = {"state": "there"}
+        if name.casefold() not in groups:
+            put_group = functools.partial(client.put_group, namespace, hub.name, name)
+            result = _create(put_group, dry_run=dry_run)
+        yield {"kind": "group", "name": f"{hub.name}/{name}", "state": "", "detail": ""} | result
+
+
+def _create(create: Callable[[], object], *, dry_run: bool) -> Row:
+    """The columns of a row that say what happened."""
+    if dry_run:
+        return {"state": "to be made"}
+    try:
+        create()
+    except PenstockError as error:
+        return {"state": "refused", "detail": str(error)}
+    return {"state": "made"}

@@ -1,8 +1,7 @@
-"""`penstock log verify|dump`: look into a data directory without running it."""
+"""`penstock log verify|dump`: the partition logs of a data directory, with or without a service."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,54 +9,62 @@ import msgspec
 import typer
 
 from penstock.cli.command_tree import CommandGroup
-from penstock.cli.output import Format, OutputFormat, print_rows
+from penstock.cli.entities.hub import format_time
+from penstock.cli.exit_codes import ExitCode
+from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.log.embedded.verify import LogFinding, PartitionSummary
+    from penstock.log.embedded.verify import LogFinding
 
-app = CommandGroup("Check and read the partition logs offline.")
-
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Data directory, or a copy of one; it may be in use")
-]
+app = CommandGroup("Verify and inspect the partition logs on disk.")
 
 
 @app.verb()
 def verify(
-    directory: Directory = Path("penstock-data"),
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Data directory or a copy of one; it may be in use"),
+    ] = Path("penstock-data"),
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Compare every checksum, number and index. Exit code 1 where stored events cannot be read."""
+    """Verify every checksum, sequence number and index.
+
+    Exit code 1 when stored events cannot be read, 3 when there is no such directory.
+
+    Examples:
+        penstock log verify
+        penstock log verify /var/lib/penstock -o json
+    """
     from penstock.catalog.offline import hub_names
     from penstock.log.embedded.verify import PartitionSummary, verify_directory
 
-    log = _log_of(directory)
+    if not directory.is_dir():
+        raise NotFound(f"There is no directory {directory}.")
+    below = directory / "log"
+    log = below if below.is_dir() else directory
     names = hub_names(log.parent)
     findings: list[LogFinding] = []
-    summaries: list[PartitionSummary] = []
+    rows: list[dict[str, object]] = []
     for item in verify_directory(log):
         if isinstance(item, PartitionSummary):
-            summaries.append(item)
+            rows.append({"hub": names.get(item.hub_id), **msgspec.structs.asdict(item)})
         else:
             findings.append(item)
-    rows = [
-        {"hub": names.get(summary.hub_id), **msgspec.structs.asdict(summary)}
-        for summary in summaries
-    ]
     if output is OutputFormat.TABLE:
         for row in rows:
             hub_id = row.pop("hub_id")
             row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
-        print_rows(rows, output, title=f"{directory}: {len(summaries)} partitions")
+        print_rows(rows, output, title=f"Partitions in {directory}")
         for finding in findings:
             word = "LOST" if finding.is_loss else "note"
-            place = _partition_of(Path(finding.path), names)
-            typer.echo(f"{word}: {place}{finding.path}: {finding.text}", err=True)
+            partition = _describe_partition(Path(finding.path), names)
+            print_message(f"{word}: {partition}{finding.path}: {finding.text}")
     else:
-        print_rows([*rows, *(msgspec.structs.asdict(f) for f in findings)], output, title="")
+        print_rows([*rows, *map(msgspec.structs.asdict, findings)], output, title="")
     if any(finding.is_loss for finding in findings):
-        raise typer.Exit(1)
-    typer.echo("Every stored event can be read.", err=True)
+        raise typer.Exit(ExitCode.FAILED)
+    print_message("Every stored event can be read.")
 
 
 @app.verb()
@@ -65,17 +72,22 @@ def dump(
     segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A segment file (….log)")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """List the records of one segment: sequence numbers, offsets, times, sizes."""
+    """List the records of one segment: sequence numbers, offsets, times, sizes.
+
+    Exit code 1 when a record is damaged, 3 when there is no such file.
+
+    Examples:
+        penstock log dump penstock-data/log/HUB_ID/0/00000000000000000000.log
+    """
     from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
 
     rows: list[dict[str, object]] = []
-    damaged = 0
+    is_damaged = False
     for item in dump_segment(segment):
         if isinstance(item, DumpedSegment):
-            typer.echo(
+            print_message(
                 f"partition {item.partition}, from offset {item.base_offset}, "
-                f"sequence number {item.first_sequence}",
-                err=True,
+                f"sequence number {item.first_sequence}"
             )
         elif isinstance(item, DumpedRecord):
             row = msgspec.structs.asdict(item)
@@ -83,24 +95,14 @@ def dump(
             row["producer"] = None if item.producer is None else item.producer.id
             rows.append(row)
         else:
-            damaged += 1
-            typer.echo(f"DAMAGED: {item}", err=True)
+            is_damaged = True
+            print_message(f"DAMAGED: {item}")
     print_rows(rows, output, title=str(segment))
-    if damaged:
-        raise typer.Exit(1)
+    if is_damaged:
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _partition_of(path: Path, names: dict[str, str]) -> str:
-    """The hub's name and the partition of a file, for a text; empty where the name is unknown."""
-    name = names.get(path.parent.parent.name)
-    return "" if name is None else f"{name}, partition {path.parent.name}: "
-
-
-def _log_of(directory: Path) -> Path:
-    """The log's own directory below a data directory; or that one itself."""
-    below = directory / "log"
-    return below if below.is_dir() else directory
-
-
-def format_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+def _describe_partition(file: Path, names: dict[str, str]) -> str:
+    """Hub and partition of a log file, as the beginning of a message; empty if unknown."""
+    name = names.get(file.parent.parent.name)
+    return "" if name is None else f"{name}, partition {file.parent.name}: "

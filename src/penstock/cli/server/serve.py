@@ -1,4 +1,4 @@
-"""`penstock serve`: the service, from the flags to SIGTERM."""
+"""`penstock serve` and `penstock init`, and what `serve` prints when it has started."""
 
 from __future__ import annotations
 
@@ -13,24 +13,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.output import Format, OutputFormat, print_message, print_record, record_table
+
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
     from penstock.service.runtime_description import RuntimeDescription
 
 log = logging.getLogger("penstock.serve")
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOGGED = ("namespace", "amqp", "amqps", "https", "admin", "portal", "data", "pid")
 
-_PublicHosts = Annotated[
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
+]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TOML file, or the emulator's Config.json")
+]
+PublicHosts = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Name that clients reach it by; repeatable"),
+    typer.Option("--public-host", metavar="NAME", help="Host name that clients use; repeatable"),
 ]
-_Hubs = Annotated[
-    list[str] | None, typer.Option(metavar="NAME[:PARTITIONS]", help="Create if absent")
+Hubs = Annotated[
+    list[str] | None,
+    typer.Option("--hub", metavar="NAME[:PARTITIONS]", help="Event hub to create if absent"),
 ]
-_Units = Annotated[
-    str | None, typer.Option(metavar="N", help="Enforce N units [default: unlimited]")
+Units = Annotated[
+    str | None, typer.Option(metavar="N", help="Throughput units to enforce [default: unlimited]")
 ]
-_Limits = Annotated[
+Limits = Annotated[
     str | None,
     typer.Option(
         metavar="specification|current",
@@ -38,27 +49,28 @@ _Limits = Annotated[
         "[default: specification]",
     ),
 ]
-_Flush = Annotated[
+Flush = Annotated[
     str | None,
     typer.Option(metavar="disk|os", help="What an acknowledgement waits for [default: disk]"),
 ]
-_Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="One JSON line on stdout, with keys and the admin token, when ready"
-    ),
+Json = Annotated[
+    bool | None,
+    typer.Option("--json", help="When ready, print one JSON line with keys and the admin token"),
 ]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")
+]
+NoPortal = Annotated[bool | None, typer.Option(" /--no-portal", help="Run without the web portal")]
 
 
 def serve(
-    data: Annotated[
-        Path | None, typer.Option(help="Data directory [default: ./penstock-data]")
+    ctx: typer.Context,
+    data: Data = None,
+    config: Config = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to bind [default: 127.0.0.1]")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file, or the official emulator's Config.json")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to bind [default: 127.0.0.1]")] = None,
-    public_host: _PublicHosts = None,
+    public_hosts: PublicHosts = None,
     amqp_port: Annotated[int | None, typer.Option(help="Plain AMQP [default: 5672]")] = None,
     amqps_port: Annotated[int | None, typer.Option(help="AMQP over TLS [default: 5671]")] = None,
     https_port: Annotated[
@@ -67,49 +79,33 @@ def serve(
     admin_port: Annotated[
         int | None, typer.Option(help="Health and administration [default: 5300]")
     ] = None,
-    portal_port: Annotated[int | None, typer.Option(help="The web portal [default: 5380]")] = None,
-    no_portal: Annotated[bool, typer.Option("--no-portal", help="Without the web portal")] = False,
-    hub: _Hubs = None,
-    throughput_units: _Units = None,
-    limits: _Limits = None,
-    flush: _Flush = None,
-    json: _Json = False,
-    log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")
-    ] = None,
+    portal_port: Annotated[int | None, typer.Option(help="Web portal [default: 5380]")] = None,
+    portal: NoPortal = None,
+    hubs: Hubs = None,
+    throughput_units: Units = None,
+    limits: Limits = None,
+    flush: Flush = None,
+    json: Json = None,
+    log_level: LogLevel = None,
 ) -> None:
-    """Run Penstock.
+    """Run the service.
 
-    Every --*-port takes 0: any free one. On a terminal a banner shows addresses, connection
-    strings and a portal link for one sign-in. Without a terminal and without --json the service
-    logs one line `ready ...` and prints no key or token.
+    Every --*-port accepts 0 for any free port. On a terminal a banner shows addresses, connection
+    strings and a link that signs in to the portal once. Without a terminal and without --json the
+    service logs one line `ready ...` and prints no key or token.
+
+    Examples:
+        penstock serve
+        penstock serve --data /var/lib/penstock --hub orders:8 --throughput-units 4
+        penstock serve --config penstock.toml --json
     """
     from penstock.io.event_loop import new_event_loop
     from penstock.model.clock import SystemClock
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
 
-    settings = load_settings(
-        flags={
-            "data": data,
-            "config": config,
-            "host": host,
-            "public_hosts": public_host,
-            "amqp_port": amqp_port,
-            "amqps_port": amqps_port,
-            "https_port": https_port,
-            "admin_port": admin_port,
-            "portal_port": portal_port,
-            "portal": False if no_portal else None,
-            "hubs": hub,
-            "throughput_units": throughput_units,
-            "limits": limits,
-            "flush": flush,
-            "json": True if json else None,
-            "log_level": log_level,
-        },
-        environ=os.environ,
-    )
+    # The parameters have the names of the settings; None means that the flag is absent.
+    settings = load_settings(flags=ctx.params, environ=os.environ)
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings))
@@ -120,34 +116,31 @@ async def _serve(settings: Settings) -> None:
     from penstock.service.garbage_collection import GarbageCollection
     from penstock.service.wiring import Penstock
 
-    stopping: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
-    for wanted in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(wanted, _request_stop, stopping, wanted.name)
-    first = not settings.data.exists()
+    stopping: asyncio.Future[str] = loop.create_future()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, _request_stop, stopping, number.name)
+    is_first_start = not settings.data.exists()
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     service = Penstock(settings, clock=clock)
-    facts = await service.start()
+    runtime = await service.start()
     collection = GarbageCollection(loop)
     collection.start()
     try:
         if settings.json:
-            sys.stdout.write(facts.as_json() + "\n")
+            sys.stdout.write(runtime.as_json() + "\n")
             sys.stdout.flush()
         if not settings.json and sys.stdout.isatty():
-            # Imported late: the listeners are open before the banner's tables are loaded.
-            from penstock.cli.server.banner import print_banner
-
-            print_banner(facts, settings, service.sign_in_link(), first_start=first)
+            _print_banner(runtime, settings, service.sign_in_link(), is_first_start=is_first_start)
         else:
             took_ms = clock.monotonic_ms() - began_ms
-            log.info("ready %s start_ms=%d", _ready_fields(facts), took_ms)
+            log.info("ready %s start_ms=%d", _format_ready_fields(runtime), took_ms)
         log.info("stopping reason=%s", await stopping)
     finally:
-        for wanted in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             with contextlib.suppress(ValueError):
-                loop.remove_signal_handler(wanted)
+                loop.remove_signal_handler(number)
         collection.close()
         await service.stop()
     log.info("stopped")
@@ -158,25 +151,119 @@ def _request_stop(stopping: asyncio.Future[str], reason: str) -> None:
         stopping.set_result(reason)
 
 
-def _ready_fields(facts: RuntimeDescription) -> str:
+def _format_ready_fields(runtime: RuntimeDescription) -> str:
     """Addresses only: log lines end up in journals and CI logs, which hold no keys or tokens."""
     from penstock import __version__
 
-    fields = {
-        "version": __version__,
-        "namespace": facts.namespace,
-        "amqp": facts.amqp,
-        "amqps": facts.amqps,
-        "https": facts.https,
-        "admin": facts.admin,
-        "portal": facts.portal,
-        "data": facts.data,
-        "pid": facts.pid,
-    }
-    return " ".join(f"{name}={_log_value(value)}" for name, value in fields.items())
+    fields = {"version": __version__} | {name: getattr(runtime, name) for name in _LOGGED}
+    return " ".join(f"{name}={_format_log_value(value)}" for name, value in fields.items())
 
 
-def _log_value(value: object) -> str:
+def _format_log_value(value: object) -> str:
     """`-` means absent. Text with a blank is quoted, so that the line can be split."""
     text = "-" if value is None else str(value)
     return repr(text) if " " in text else text
+
+
+# --- banner ---------------------------------------------------------------------------------------
+
+
+def _print_banner(
+    runtime: RuntimeDescription,
+    settings: Settings,
+    sign_in_link: str | None,
+    *,
+    is_first_start: bool,
+) -> None:
+    """For terminals only: it holds secrets. Long strings have their own lines, to be copied."""
+    # Imported late: the listeners are open before rich is loaded.
+    from rich.console import Console
+    from rich.panel import Panel
+
+    from penstock import __version__
+    from penstock.kernels import KERNEL
+
+    console = Console(highlight=False, soft_wrap=True)
+    units = settings.throughput_units
+    rows = {
+        "Namespace": runtime.namespace,
+        "AMQP": f"{runtime.amqp}  (plain, this machine only)" if runtime.amqp else "off",
+        "AMQP over TLS": f"{runtime.amqps}  (CA: {runtime.ca_file})",
+        "HTTPS, WebSocket": runtime.https,
+        "Administration": f"{runtime.admin}/health",
+        "Portal": runtime.portal or "off",
+        "Data": f"{runtime.data}  (flush: {settings.flush})",
+        "Throughput units": "unlimited (counted, not enforced)" if units is None else str(units),
+        "Kernel": KERNEL,
+    }
+    title = f"Penstock {__version__}"
+    console.print(Panel.fit(record_table(rows, {}), title=title, border_style="cyan"))
+    console.print("[bold]Connection string[/bold] (TLS)")
+    console.out(runtime.connection_string)
+    if runtime.emulator_connection_string is not None:
+        console.print("[bold]Connection string[/bold] (plain TCP, for development)")
+        console.out(runtime.emulator_connection_string)
+    if sign_in_link is not None:
+        console.print("[bold]Portal sign-in[/bold] (works once, within 10 minutes)")
+        console.out(sign_in_link)
+        console.print("A new link: penstock portal url --sign-in", style="dim")
+    hubs = settings.namespaces[0].hubs
+    if is_first_start and hubs and runtime.emulator_connection_string is not None:
+        hub = hubs[0].name
+        console.print("\n[bold]Three things to try in another terminal[/bold]")
+        console.out(f"penstock send {hub} --text hello --data {runtime.data}")
+        console.out(f"penstock tail {hub} --from earliest --data {runtime.data}")
+        console.out(f"penstock bench send --hub {hub} --duration 5 --data {runtime.data}")
+    console.print("Ctrl-C stops the service.", style="dim")
+
+
+# --- init -----------------------------------------------------------------------------------------
+
+
+def init(
+    data: Data = None,
+    config: Config = None,
+    hubs: Hubs = None,
+    throughput_units: Units = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Create or update a data directory without serving it.
+
+    It contains the certificate, the root policy with its key, the namespace and the event hubs, as
+    after a first start of `penstock serve`. An existing directory is updated to the configuration.
+
+    Examples:
+        penstock init --data /var/lib/penstock --hub orders:8
+    """
+    from penstock.io.event_loop import new_event_loop
+    from penstock.service.config.loader import load_settings
+
+    flags = {"data": data, "config": config, "hubs": hubs, "throughput_units": throughput_units}
+    settings = load_settings(flags=flags, environ=os.environ)
+    is_update = (settings.data / "catalog.sqlite").exists()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runtime = runner.run(_create_data_directory(settings))
+    record = {
+        "data": runtime.data,
+        "namespace": runtime.namespace,
+        "hubs": [hub.name for hub in settings.namespaces[0].hubs],
+        "policy": "RootManageSharedAccessKey",
+        "ca_file": runtime.ca_file,
+    }
+    print_record(record, output)
+    flag = "" if data is None else f" --data {data}"
+    done = "Updated" if is_update else "Created"
+    print_message(f"{done} the data directory. Next: penstock serve{flag}")
+
+
+async def _create_data_directory(settings: Settings) -> RuntimeDescription:
+    """Start the service and stop it, on loopback and free ports, so that no client connects."""
+    import msgspec
+
+    from penstock.service.wiring import Penstock
+
+    ports = {"amqp_port": None, "amqps_port": 0, "https_port": 0, "admin_port": 0}
+    service = Penstock(msgspec.structs.replace(settings, host="127.0.0.1", **ports))
+    runtime = await service.start()
+    await service.stop()
+    return runtime

@@ -1,143 +1,180 @@
-"""`penstock status` and `penstock health [--wait 30s]`."""
+"""`penstock status`, `penstock health`, and requests to the administration port without the API."""
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from penstock.cli.exit_codes import ExitCode
 from penstock.cli.output import Format, OutputFormat, print_message, print_record
-from penstock.cli.server.probe import readiness
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.cli.units import parse_seconds
-from penstock.model.errors import InternalError, NotFound, OperationTimedOut, PenstockError
+from penstock.io.http_client import HttpClient, HttpResponse
+from penstock.model.errors import (
+    InternalError,
+    NotFound,
+    OperationTimedOut,
+    PenstockError,
+)
 
 if TYPE_CHECKING:
     from penstock.cli.service_lookup import AdminEndpoint
 
 _PROBE_S = 5.0
 _EVERY_S = 0.2
+_RUNTIME_FIELDS = ("amqp", "amqps", "https", "portal", "data", "pid")
+
+
+class ReadyAnswer(NamedTuple):
+    """The answer of `/ready`."""
+
+    is_ready: bool
+    body: dict[str, Any]
+
+    @property
+    def problems(self) -> list[str]:
+        checks = self.body.get("checks")
+        rows = checks.items() if isinstance(checks, dict) else ()
+        return [f"{part}: {state}" for part, state in rows if state not in ("ok", "off")]
 
 
 @with_whole_service
 def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
-    """Show what runs, and how it is.
+    """Show what runs and whether it is ready.
 
-    Exit code 0 when every part is well, 1 when one is not, 3 when no service is known.
+    Exit code 0 when every part is ready, 1 when one is not, 3 when no service is known.
+
+    Examples:
+        penstock status
+        penstock status --data /var/lib/penstock -o json
     """
-    ready, told = _get_readiness(service.admin, _PROBE_S)
-    record: dict[str, object] = {"status": told.get("status"), "url": service.admin.url}
-    record |= _service_fields(service)
-    checks: Any = told.get("checks", {})
-    record["checks"] = checks
-    record["warnings"] = told.get("warnings", [])
-    record |= _counts(service)
+    readiness = probe_readiness(service.admin, timeout_s=_PROBE_S)
+    record: dict[str, object] = {
+        "status": readiness.body.get("status"),
+        "url": service.admin.url,
+        **_read_runtime_fields(service),
+        "checks": readiness.body.get("checks", {}),
+        "warnings": readiness.body.get("warnings", []),
+        **_count_entities(service),
+    }
     print_record(
-        record, output, shown={"checks": _checks_shown, "warnings": _lines_shown, "pid": str}
+        record, output, shown={"checks": _format_checks, "warnings": _format_lines, "pid": str}
     )
-    if not ready:
-        raise typer.Exit(1)
+    if not readiness.is_ready:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @with_whole_service
 def health(
     service: AdminSession,
     wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait up to so long for it to be well")
+        str | None, typer.Option(metavar="TIME", help="Wait up to this time until it is ready")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Exit code 0 when the service is well; --wait waits for it.
+    """Check that the service is ready, or wait until it is.
 
-    For compose files and CI: exit code 1 when a part is not well or nobody answers, 3 when no
-    service is known, 6 when the wait ended first.
+    For compose files and CI. Exit code 0 when it is ready, 1 when a part is not or the service does
+    not answer, 3 when no service is known, 6 when --wait ended first.
+
+    Examples:
+        penstock health
+        penstock health --wait 30s
     """
-    if wait is None:
-        ready, told = _get_readiness(service.admin, _PROBE_S)
+    wait_s = None if wait is None else parse_seconds(wait, option="--wait")
+    if wait_s is None:
+        readiness = probe_readiness(service.admin, timeout_s=_PROBE_S)
     else:
-        ready, told = _wait_until_ready(service, parse_seconds(wait, option="--wait"))
+        readiness = _wait_until_ready(service, wait_s)
     if output is not OutputFormat.TABLE:
-        print_record(told, output)
+        print_record(readiness.body, output)
     else:
-        print_message(f"{service.admin.url}: {told.get('status')}")
-        for part, state in _troubles(told):
-            print_message(f"{part}: {state}")
-    if not ready:
-        raise typer.Exit(1)
+        print_message(f"{service.admin.url}: {readiness.body.get('status')}")
+        for problem in readiness.problems:
+            print_message(problem)
+    if not readiness.is_ready:
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _get_readiness(admin: AdminEndpoint, timeout_s: float) -> tuple[bool, dict[str, object]]:
+def fetch(admin: AdminEndpoint, path: str, *, timeout_s: float) -> HttpResponse:
+    """GET a page of the administration port. Raises OSError if there is no answer."""
+    # Beyond loopback /metrics needs the token; the other pages do not, so it is not sent to them.
+    is_token_needed = path == "/metrics" and admin.token is not None
+    headers = {"Authorization": f"Bearer {admin.token}"} if is_token_needed else {}
+    with HttpClient(admin.url, ca_file=admin.ca_file, timeout_s=timeout_s) as client:
+        return client.request("GET", path, headers=headers)
+
+
+def probe_readiness(admin: AdminEndpoint, *, timeout_s: float) -> ReadyAnswer:
+    """Ask `/ready`. Raises OperationTimedOut, or InternalError if the service cannot be reached."""
     try:
-        return readiness(admin, timeout_s=timeout_s)
+        answer = fetch(admin, "/ready", timeout_s=timeout_s)
+        body = json.loads(answer.body)
+        if isinstance(body, dict):
+            return ReadyAnswer(answer.status == 200, body)
     except TimeoutError:
-        raise OperationTimedOut(
-            f"{admin.url} did not answer within {timeout_s:g} seconds."
-        ) from None
+        text = f"{admin.url} did not answer within {timeout_s:g} seconds."
+        raise OperationTimedOut(text) from None
     except OSError as error:
         raise InternalError(f"{admin.url} cannot be reached: {error}.") from None
+    except ValueError:
+        pass
+    raise InternalError(f"{admin.url} is not a Penstock service: /ready answers {answer.status}.")
 
 
-def _wait_until_ready(service: AdminSession, wait_s: float) -> tuple[bool, dict[str, object]]:
-    """Asked again until it is well: a service that starts has nobody to tell us."""
+def _wait_until_ready(service: AdminSession, wait_s: float) -> ReadyAnswer:
     deadline = time.monotonic() + wait_s
-    trouble = ""
     while True:
-        left_s = deadline - time.monotonic()
         try:
-            service.forget()  # a service that comes up may have other ports
-            ready, told = _get_readiness(service.admin, max(0.1, min(_PROBE_S, left_s)))
-            if ready:
-                return True, told
-            trouble = "; ".join(f"{part}: {state}" for part, state in _troubles(told))
+            service.forget()  # a service that starts may have other ports
+            left_s = max(0.1, min(_PROBE_S, deadline - time.monotonic()))
+            readiness = probe_readiness(service.admin, timeout_s=left_s)
+            if readiness.is_ready:
+                return readiness
+            problem = "; ".join(readiness.problems)
         except (NotFound, InternalError, OperationTimedOut) as error:
-            trouble = str(error)
+            problem = str(error)
         if time.monotonic() + _EVERY_S > deadline:
-            raise OperationTimedOut(f"Not well within {wait_s:g} seconds: {trouble}")
+            raise OperationTimedOut(f"Not ready within {wait_s:g} seconds: {problem}")
         time.sleep(_EVERY_S)
 
 
-def _troubles(told: dict[str, object]) -> list[tuple[str, object]]:
-    checks = told.get("checks")
-    if not isinstance(checks, dict):
-        return []
-    return [(part, state) for part, state in checks.items() if state not in ("ok", "off")]
-
-
-def _service_fields(service: AdminSession) -> dict[str, object]:
-    """What the service on this machine tells about itself, where it is that one."""
+def _read_runtime_fields(service: AdminSession) -> dict[str, object]:
+    """What runtime.json adds, if it is the file of this service."""
     from penstock.cli.service_lookup import data_directory
     from penstock.io.runtime_file import read_runtime
 
     try:
-        facts = read_runtime(data_directory(service.where)) or {}
+        runtime = read_runtime(data_directory(service.flags)) or {}
     except PenstockError:
-        facts = {}
-    if facts.get("admin") != service.admin.url:
+        runtime = {}
+    if runtime.get("admin") != service.admin.url:
         return {}
-    names = ("amqp", "amqps", "https", "portal", "data", "pid")
-    return {name: facts.get(name) for name in names}
+    return {name: runtime.get(name) for name in _RUNTIME_FIELDS}
 
 
-def _counts(service: AdminSession) -> dict[str, object]:
+def _count_entities(service: AdminSession) -> dict[str, object]:
     if service.admin.token is None:
         return {}
     client = service.client
-    namespaces = client.namespaces()
-    hubs = [hub for each in namespaces for hub in client.hubs(each.name)]
+    names = [namespace.name for namespace in client.namespaces()]
+    hubs = [hub for name in names for hub in client.hubs(name)]
     return {
-        "namespaces": [each.name for each in namespaces],
+        "namespaces": names,
         "hubs": len(hubs),
         "partitions": sum(hub.partition_count for hub in hubs),
         "connections": len(client.connections()),
     }
 
 
-def _checks_shown(value: object) -> str:
+def _format_checks(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
     return ", ".join(f"{part} {state}" for part, state in value.items())
 
 
-def _lines_shown(value: object) -> str:
+def _format_lines(value: object) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) and value else "none"

@@ -56,7 +56,12 @@ def status(
     hub: Annotated[str | None, typer.Argument(metavar="HUB", help="Only this one")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show state, backlog, last file and last error of Capture."""
+    """Show state, backlog, last file and last error of Capture.
+
+    Examples:
+        penstock capture status
+        penstock capture status orders -o json
+    """
     rows = [_status_row(status) for status in _statuses(service, hub)]
     if hub is not None and not rows:
         service.client.hub(service.namespace, hub)  # raises NotFound, unless never captured
@@ -105,7 +110,11 @@ def enable(
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Capture an event hub from the next event on, or change how it is captured."""
+    """Capture an event hub from the next event on, or change how it is captured.
+
+    Examples:
+        penstock capture enable orders --interval 1m --encoding parquet
+    """
     from penstock.capture.destinations import parse_destination_url
 
     chosen = _choose_destination(service, destination)
@@ -144,7 +153,11 @@ def enable(
 @app.verb()
 @with_service
 def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Stop capturing an event hub. Events published before are still written to files."""
+    """Stop capturing an event hub. Events published before are still written to files.
+
+    Examples:
+        penstock capture disable orders
+    """
     client, namespace = service.client, service.namespace
     resource = client.hub(namespace, hub)
     if resource.capture is None or not resource.capture.get("enabled"):
@@ -167,7 +180,11 @@ def backfill(
     ] = "earliest",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Capture retained events from before Capture was switched on."""
+    """Capture retained events from before Capture was switched on.
+
+    Examples:
+        penstock capture backfill orders --from earliest
+    """
     rows = service.client.backfill_capture(service.namespace, hub, since)
     count = sum(row["events"] for row in rows)
     print_message(
@@ -188,7 +205,11 @@ def verify(
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Compare log and files, event by event; exit code 1 when they differ."""
+    """Compare log and files, event by event; exit code 1 when they differ.
+
+    Examples:
+        penstock capture verify orders
+    """
     from penstock.spark.capture.verify import verify as compare
 
     status = _get_status(service, hub)
@@ -240,7 +261,11 @@ def compact(
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Merge captured files into Parquet, one directory per hour (Spark)."""
+    """Merge captured files into Parquet, one directory per hour (Spark).
+
+    Examples:
+        penstock capture compact orders --to lake/orders --from 2026-11-16T00
+    """
     from penstock.spark.capture.compact import compact as merge
 
     status = _get_status(service, hub)
@@ -275,7 +300,11 @@ def run(
         str | None, typer.Option(metavar="MASTER", help="Spark's [default: the configuration's]")
     ] = None,
 ) -> None:
-    """Run the capture job here. `penstock serve` starts one by itself; only one may run."""
+    """Run the capture job here. `penstock serve` starts one by itself; only one may run.
+
+    Examples:
+        penstock capture run --config penstock.toml
+    """
     from penstock.cli.spark.capture_job import run_job
 
     ca_file = service.admin.ca_file

@@ -132,6 +132,10 @@ def run(
 
     The file defines `def pipeline(spark, hubs)` and returns what is to run (docs/pipelines.md).
     Ctrl-C and SIGTERM end the job when its batch is done; a second one ends it at once.
+
+    Examples:
+        penstock pipeline run windows.py --checkpoint checkpoints/windows
+        penstock pipeline run windows.py --set device=a --from earliest --available-now
     """
     from penstock.cli.spark.pipeline_display import display
     from penstock.spark.pipelines.pipeline_file import PipelineFile
@@ -173,7 +177,11 @@ def run(
 @app.verb("list")
 @with_whole_service
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
-    """List the jobs that reported to the service: pipelines, Capture."""
+    """List the jobs that reported to the service: pipelines, Capture.
+
+    Examples:
+        penstock pipeline list
+    """
     columns = ("name", "kind", "state", "rows_per_second", "lag_events", "batch_seconds", "master")
     shown = {"batch_seconds": format_seconds, "rows_per_second": _format_rate}
     print_rows(service.client.jobs(), output, title="Jobs", columns=columns, shown=shown)

@@ -37,6 +37,9 @@ def submit(wire: EventsEndpoint, words: Words = None) -> None:
 
     The format `eventhubs` is installed, Java is found, and PENSTOCK_CONNECTION_STRING is set for
     the driver: in the job, `.option("eventHubName", "orders")` is enough.
+
+    Examples:
+        penstock spark submit --master local[4] job.py
     """
     if not words:
         raise typer.BadParameter("Name the job to run: penstock spark submit job.py")
@@ -49,6 +52,9 @@ def shell(wire: EventsEndpoint, words: Words = None) -> None:
     """Start PySpark's shell: `spark` is a session that reads the service's hubs.
 
     `spark.read.format("eventhubs").option("eventHubName", "orders").load().show()`
+
+    Examples:
+        penstock spark shell
     """
     print_message(
         'spark.read.format("eventhubs").option("eventHubName", "NAME").load() reads a hub.'

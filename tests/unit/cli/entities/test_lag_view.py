@@ -37,7 +37,7 @@ def row(
 
 
 def rendered(look: LagSnapshot, *, width: int, rows_max: int = 50) -> list[str]:
-    view = LagView(list, title="penstock/orders", every_s=2, looks_max=1)
+    view = LagView(list, title="penstock/orders", every_s=2, updates_max=1)
     screen = Console(width=width, file=io.StringIO(), color_system=None)
     screen.print(view.render(look, width=width, rows_max=rows_max))
     file = screen.file
@@ -128,7 +128,7 @@ def test_service_that_goes_away_meanwhile_leaves_the_last_look(
             raise found
         return found
 
-    LagView(look, title="", every_s=0.001, looks_max=3).run(OutputFormat.JSONL)
+    LagView(look, title="", every_s=0.001, updates_max=3).run(OutputFormat.JSONL)
     assert capsys.readouterr().out.count("worker-1") == 3
     assert answers == []
 
@@ -138,7 +138,7 @@ def test_first_look_that_fails_ends_it() -> None:
         raise NotFound("no such hub")
 
     with pytest.raises(NotFound):
-        LagView(look, title="", every_s=0.001, looks_max=3).run(OutputFormat.TABLE)
+        LagView(look, title="", every_s=0.001, updates_max=3).run(OutputFormat.TABLE)
 
 
 @pytest.mark.parametrize("width", [80, 110, 160])

@@ -39,7 +39,7 @@ def test_a_signal_asks_once_and_says_so_once(number: signal.Signals) -> None:
         signal.raise_signal(number)
         run.wait_for(2)
     assert run.asked == 2
-    assert notes == ["Stopping when the batch is done; once more stops at once."]
+    assert notes == ["Stopping after the current batch; a second signal stops at once."]
     assert signal.getsignal(number) == before
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.entities.hub import _partition, count_retained
+from penstock.cli.entities.hub import _partition_row, count_retained
 
 
 def partition(begin: int, last: int) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_partition_is_counted_by_what_it_retains(
 ) -> None:
     found = partition(begin, last)
     assert count_retained(found) == events
-    row = _partition(found)
+    row = _partition_row(found)
     assert (row["events"], row["first_sequence_number"], row["last_sequence_number"]) == (
         events,
         first_shown,

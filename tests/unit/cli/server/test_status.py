@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from penstock.cli.server.probe import fetch
+from penstock.cli.server.status import fetch
 from penstock.cli.service_lookup import AdminEndpoint
 
 
@@ -47,4 +47,5 @@ def test_token_is_sent_for_metrics_only(
     url: str, path: str, token: str | None, sent: bytes
 ) -> None:
     admin = AdminEndpoint(url, token, None, None)
-    assert fetch(admin, path, timeout_s=30) == (200, sent)
+    response = fetch(admin, path, timeout_s=30)
+    assert (response.status, response.body) == (200, sent)
