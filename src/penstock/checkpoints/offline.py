@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
+from penstock.io.database import open_read_only
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.errors import DataDirectoryError
 
@@ -22,11 +22,8 @@ def read_checkpoints_offline(file: Path) -> list[tuple[str, str, Checkpoint]]:
     Nothing is written. Raises DataDirectoryError if the file cannot be read."""
     if not file.is_file():
         return []
-    # Without a write-ahead log the file is complete; `immutable` keeps SQLite from creating one.
-    mode = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "immutable=1"
-    uri = f"file:{quote(str(file.absolute()))}?{mode}"
     try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
+        with closing(open_read_only(file, busy_s=_BUSY_S)) as connection:
             rows = connection.execute(_CHECKPOINTS).fetchall()
     except sqlite3.Error as error:
         raise DataDirectoryError(f"{file} cannot be read: {error}") from error

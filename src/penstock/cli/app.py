@@ -39,7 +39,7 @@ _SECTIONS = {
     ),
     "Events": (
         ("send", "events.send:send", "Publish events."),
-        ("tail", "events.tail:tail", "Show events as they arrive, or as they were."),
+        ("tail", "events.tail:tail", "Show events as they arrive, or stored events."),
         ("get", "events.tail:get", "Print one event."),
         (
             "replay",
@@ -49,15 +49,15 @@ _SECTIONS = {
         (
             "export",
             "events.export_import:export",
-            "Write events into a file: Avro as of Capture, or JSON lines.",
+            "Write events to a file: Capture's Avro records, or JSON lines.",
         ),
         ("import", "events.export_import:import_", "Publish the events of a file."),
         ("soak", "events.soak:soak", "Publish and read for a long time, and check every event."),
         ("bench", "events.bench:app", "Measure publishing, delivery and latency."),
     ),
     "Spark": (
-        ("pipeline", "spark.pipeline:app", "Structured Streaming jobs that read event hubs."),
-        ("spark", "spark.submit:app", "Spark's own programs, configured for the service."),
+        ("pipeline", "spark.pipeline:app", "Stream processing on Spark."),
+        ("spark", "spark.submit:app", "Spark's own programs, connected to the service."),
     ),
     "Operate": (
         ("portal", "server.portal:app", "The web portal: its address and its users."),

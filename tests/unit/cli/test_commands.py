@@ -163,8 +163,9 @@ def test_state_of_the_service(penstock: Run, data: Path, tmp_path: Path) -> None
     assert not (tmp_path / "restored").exists()
     penstock("restore copy --data restored", said="Next: penstock serve --data restored")
     penstock("log verify restored", said="Every stored event can be read.")
+    penstock("send events --partition 0 --text hello", said="Sent 1 event")
     segment = next(data.glob("log/*/0/*.log"))
-    assert rows(penstock(f"log dump {segment} -o json")) == []
+    assert rows(penstock(f"log dump {segment} -o json"))
 
 
 def test_emulator_configuration(penstock: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, combinations
 
 import pytest
-from tests.unit.gateway.conftest import Socket
+from tests.unit.gateway.hand_loop import Socket
 
 from penstock.gateway.backpressure import PauseReason, PendingBytes, ReadBackpressure
 from penstock.model import limits

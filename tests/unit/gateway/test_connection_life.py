@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.gateway.conftest import HandLoop, Socket
+from tests.unit.gateway.hand_loop import HandLoop, Socket
 
 from penstock.gateway.amqp.lifecycle import LIFE, ConnectionLife, LifeInput, LifeState
 from penstock.model.clock import ManualClock

@@ -227,10 +227,11 @@ async def test_disk_that_takes_too_long_is_a_timeout(make_world: Any) -> None:
     assert (await world.call()).status == 201
 
 
-async def test_too_much_waiting_for_the_disk_makes_the_door_busy(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_too_much_waiting_for_the_disk_makes_the_server_busy(
+    make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_HELD_BYTES_MAX", 2500)
+    world: World = make_world()
     world.logs.stands_still = True
     waiting = [asyncio.create_task(world.call(body=b"x" * 1000)) for _ in range(2)]
     await _turns()

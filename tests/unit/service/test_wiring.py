@@ -121,7 +121,7 @@ async def test_no_thread_is_started_after_the_start(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit on threads that is reached later stops neither management nor reading."""
-    pools = [f"penstock-{name}_0" for name in ("checkpoints", "history", "ledger", "load", "read")]
+    pools = [f"penstock-{name}_0" for name in ("checkpoints", "history", "ledger", "read")]
     assert {*pools, "penstock-read_3"} <= {thread.name for thread in threading.enumerate()}
     refuse_threads(monkeypatch)
     status, _ = await service.get(

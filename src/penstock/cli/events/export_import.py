@@ -89,7 +89,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write events to a file: Avro records like Capture's, or JSON lines.
+    """Write events to a file: Capture's Avro records, or JSON lines.
 
     The file gets the events that are stored now, from --from up to and without --to, partition by
     partition. It appears when it is complete. `penstock import` publishes it again, byte for byte.

@@ -71,6 +71,14 @@ PropertyOption = Annotated[
 ]
 
 
+TextOption = Annotated[
+    list[str] | None, typer.Option("--text", "-t", help="Text to send; may be repeated")
+]
+LinesOption = Annotated[
+    bool, typer.Option("--lines", "-l", help="Send each line as one event, without its line end")
+]
+
+
 class _SendOptions(msgspec.Struct, frozen=True):
     hub: str
     source: Path | None  # None: `texts` are sent
@@ -94,13 +102,8 @@ def send(
         Path | None,
         typer.Argument(metavar="FILE", help="File to send; - for stdin", show_default=False),
     ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", "-t", help="Text to send; may be repeated")
-    ] = None,
-    lines: Annotated[
-        bool,
-        typer.Option("--lines", "-l", help="Send each line as one event, without its line end"),
-    ] = False,
+    text: TextOption = None,
+    lines: LinesOption = False,
     key: Annotated[
         str | None,
         typer.Option("--key", "-k", help="Partition key; events with the same key stay in order"),

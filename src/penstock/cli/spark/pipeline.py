@@ -40,9 +40,7 @@ _LOCAL_REMOTE = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;
 _SparkOption = partial(typer.Option, rich_help_panel="Spark")
 
 
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="Defines pipeline()")
-]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Defines pipeline()")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of pipeline(); repeatable"),
@@ -141,15 +139,15 @@ def run(
     from penstock.spark.pipelines.pipeline_file import PipelineFile
     from penstock.spark.pipelines.runner import RunSettings
 
-    pipeline = PipelineFile(file)
     spark_conf = _parse_pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
     if master is not None and remote is not None:
         raise typer.BadParameter("--master and --remote exclude each other.")
     if trigger is not None and available_now:
         raise typer.BadParameter("--trigger and --available-now exclude each other.")
     interval_ms = round(parse_seconds(trigger or "1s", option="--trigger") * 1000)
+    every_s = parse_seconds(every, option="--every")
     settings = RunSettings(
-        name=name or pipeline.name,
+        name=name or file.stem,
         arguments=_parse_pairs(set_, "--set", what="NAME=VALUE"),
         trigger={"availableNow": True}
         if available_now
@@ -158,6 +156,8 @@ def run(
         restarts_max=_parse_restarts(restart),
         stop_s=parse_seconds(stop_timeout, option="--stop-timeout"),
     )
+    pipeline = PipelineFile(file)
+    pipeline.check_names(settings.arguments)
     options = _PipelineOptions(
         endpoint=wire,
         file=pipeline,
@@ -169,8 +169,7 @@ def run(
         conf=spark_conf,
         spark_log=spark_log,
     )
-    pipeline.check_names(settings.arguments)
-    with display(output, every_s=parse_seconds(every, option="--every"), is_quiet=quiet) as shown:
+    with display(output, every_s=every_s, is_quiet=quiet) as shown:
         _run(options, shown)
 
 

@@ -55,7 +55,9 @@ class StopSignals:
     def _run(self, ask_to_stop: Callable[[], bool]) -> None:
         while self._queue.get():
             if ask_to_stop():
-                self._show_message("Stopping when the batch is done; once more stops at once.")
+                self._show_message(
+                    "Stopping after the current batch; a second signal stops at once."
+                )
 
 
 @contextmanager
