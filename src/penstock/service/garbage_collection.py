@@ -9,6 +9,10 @@ Reference counting still frees frozen objects. Cycles among them are not found, 
 and go must not be in cycles when they end (tests/unit/service/test_released_connections.py). For
 what remains, everything is collected when the number of frozen objects has doubled since the last
 time.
+
+Once a minute all objects that are not frozen are collected. This also empties the free lists in
+which Python keeps freed objects for reuse, up to 2,000 tuples of each length: `tuple(generator)`
+adds to a list from which it never takes.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 _THRESHOLDS = (1_000, 1, 1_000_000)  # the oldest generation: only by `_collect_old`
 OLD_OBJECTS_MAX = 6_000  # survivors of middle collections that are not frozen yet
 _OLD = 2
+_INTERVAL_S = 60.0
 _FROZEN_OBJECTS_MIN = 500_000  # 2,000 open hubs and 3,000 connections have about as many
 
 _log = logging.getLogger("penstock.service")
@@ -34,6 +39,7 @@ class GarbageCollection:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         self._frozen = 0  # at most: objects that were freed since are counted too
         self._frozen_max = 0
 
@@ -42,8 +48,11 @@ class GarbageCollection:
         self._collect_all()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._on_collection)
+        self._timer = self._loop.call_later(_INTERVAL_S, self._collect_in_intervals)
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         gc.callbacks.remove(self._on_collection)
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
@@ -69,6 +78,10 @@ class GarbageCollection:
             self._collect_all()
             took_ms = (time.perf_counter() - begin_s) * 1000
             _log.info("all garbage collected ms=%.0f", took_ms)
+
+    def _collect_in_intervals(self) -> None:
+        gc.collect()
+        self._timer = self._loop.call_later(_INTERVAL_S, self._collect_in_intervals)
 
     def _collect_all(self) -> None:
         gc.unfreeze()
