@@ -115,7 +115,7 @@ def test_health_of_what_runs_and_of_what_does_not(shell: Shell, tmp_path: Path) 
     shell("health", "--data", empty, "--wait", "300ms", code=6, said="Not ready within 0.3 seconds")
     nobody = "http://127.0.0.1:1"  # a port that no service has
     shell("health", "--admin-url", nobody, code=1, said="cannot be reached")
-    shell("health", "--wait", "soon", code=2, said="not a time span")
+    shell("health", "--wait", "soon", code=2, said="not a duration")
 
 
 # --- event hubs -----------------------------------------------------------------------------------

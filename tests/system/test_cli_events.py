@@ -117,7 +117,7 @@ def test_event_that_is_too_large_is_refused_and_those_before_it_are_sent(shell: 
     text = b"fine\n" + b"x" * 2_000_000 + b"\nnever"
     done = shell("send", hub, "--lines", "-", stdin=text, code=1)
     assert re.search(
-        r"Line 2 is larger .* [0-9,]+ bytes or more, .* [0-9,]+ are allowed", done.said
+        r"Line 2 is too large: .* [0-9,]+ bytes or more. The limit .* [0-9,]+ bytes", done.said
     )
     assert "Events sent before this error: 1." in done.said
     assert [each.text for each in shell.broker.published(hub)] == ["fine"]
@@ -155,7 +155,7 @@ def test_busy_service_is_waited_for(shell: Shell) -> None:
     with shell.broker.faults.server_busy(1, hub=hub) as fault:
         done = shell("send", hub, "-t", "x")
         assert fault.count == 1
-    assert "the service is busy, again in" in done.said
+    assert "the service is busy, next attempt in" in done.said
     assert [each.text for each in shell.broker.published(hub)] == ["x"]
 
 
@@ -330,7 +330,7 @@ def test_file_that_is_none_is_refused_with_its_line(shell: Shell) -> None:
     assert "bad.jsonl, line 3: neither body nor body_base64" in done.said
     (shell.folder / "bad.avro").write_bytes(b"Obj\x01garbage")
     assert "bad.avro, after event 0: " in shell("import", hub, "bad.avro", code=1).said
-    assert "No such file" in shell("import", hub, "none.avro", code=1).said
+    assert "No such file" in shell("import", hub, "none.avro", code=3).said
     assert "neither in .avro nor in .jsonl" in shell("export", hub, "x.csv", code=2).said
     assert shell.broker.published(hub) == []
 

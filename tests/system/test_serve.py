@@ -93,7 +93,7 @@ def on_a_terminal(data: Path, *flags: str) -> Iterator[str]:
         os.close(theirs)
         try:
             shown = b""
-            while b"Ctrl-C stops it" not in shown:
+            while b"Ctrl-C stops the service" not in shown:
                 shown += os.read(ours, 65_536)
             yield re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
         finally:
@@ -198,7 +198,7 @@ def test_taken_port_is_one_sentence(tmp_path: Path) -> None:
         flags = [flag for flag in PORTS if not flag.startswith("--amqp-")]
         code, text = refused(f"--data={tmp_path / 'data'}", *flags, f"--amqp-port={port}")
     assert code != 0
-    assert f"Port {port} on 127.0.0.1 is taken" in text.splitlines()[-1]
+    assert f"Port {port} on 127.0.0.1 is in use" in text.splitlines()[-1]
     assert "--amqp-port" in text
 
 

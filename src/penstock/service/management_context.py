@@ -109,7 +109,10 @@ class GatewayConnections:
 
     def list(self) -> list[ConnectionView]:
         now_ms = self._clock.now_ms()
-        connections = sorted(self._server.connections, key=lambda c: (c.opened_ms, c.id))
+        connections = sorted(
+            (connection for connection in self._server.connections if connection.life.is_open),
+            key=lambda connection: (connection.opened_ms, connection.id),
+        )
         return [_view(connection, now_ms) for connection in connections]
 
     def kill(self, connection_id: str) -> bool:

@@ -198,7 +198,7 @@ def test_span_of_time_has_an_end(open_page: OpenPage, service: Service) -> None:
     page.goto(f"{service.url}/hubs/{hub}/events?from=earliest&until=4")
     expect(rows).to_have_count(5)
     page.goto(f"{service.url}/hubs/{hub}/events?from=earliest&until=tomorrow")
-    expect(page.get_by_role("alert")).to_contain_text("'tomorrow' is no time")
+    expect(page.get_by_role("alert")).to_contain_text("'tomorrow' is not a position")
 
 
 def test_pages_of_events_are_turned_both_ways(open_page: OpenPage, service: Service) -> None:

@@ -131,7 +131,7 @@ def test_deep_links_lead_to_partition_and_event(open_page: OpenPage, service: Se
     page.get_by_role("link", name="Next →").click()
     expect(page.locator("#body")).to_have_text("two")
     page.get_by_role("link", name="Next →").click()
-    expect(page.get_by_text("is not there")).to_be_visible()
+    expect(page.get_by_text("does not exist yet")).to_be_visible()
 
 
 def test_events_are_sent_and_downloaded(open_page: OpenPage, service: Service) -> None:
