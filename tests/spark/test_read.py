@@ -173,7 +173,7 @@ def test_a_session_of_the_users_own_and_sql_find_the_format(
     [
         ({"maxEventPerTrigger": "5"}, "did you mean maxEventsPerTrigger"),
         ({"startingPositions": '{"9": 1}'}, "names partition 9: the hub 'rich' has 0, 1"),
-        ({"startingTimestamp": "2200-01-01T00:00:00Z"}, "no event at or behind"),
+        ({"startingTimestamp": "2200-01-01T00:00:00Z"}, "no event at or after"),
         ({"consumerGroup": "nobody"}, "nobody"),
     ],
 )

@@ -50,7 +50,7 @@ def queries(spark: SparkSession, hub: TestHub, options: dict[str, str], folder: 
     frame = spark.read.format("eventhubs").options(**options).load()
     shown += plans(frame)
     assert frame.count() >= 20
-    frame.select("body").limit(2).write.format("eventhubs").options(**options).save()
+    frame.select("body").limit(2).write.format("eventhubs").mode("append").options(**options).save()
     streaming = (
         spark.readStream.format("eventhubs")
         .options(**options, startingPosition="earliest", maxEventsPerTrigger="1000")

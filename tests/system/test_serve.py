@@ -293,7 +293,7 @@ def test_banner_on_a_terminal_shows_where_and_what_next(tmp_path: Path) -> None:
     with on_a_terminal(tmp_path / "data", *PORTS) as text:
         pass
     assert "/signin?" not in text  # there is no portal
-    for wanted in ("Namespace", "Connection string", "EventHubProducerClient", "penstock bench"):
+    for wanted in ("Namespace", "Connection string", "penstock send", "penstock bench"):
         assert wanted in text
 
 

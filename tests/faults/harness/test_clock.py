@@ -81,7 +81,7 @@ async def test_clock_that_goes_back_shows_when_the_log_follows_it(
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grants are compared with the wall clock every 50 ms, not only every 15 s."""
-    monkeypatch.setattr("penstock.gateway.amqp.connection._CHECK_MS", 50)
+    monkeypatch.setattr("penstock.gateway.amqp.links._CHECK_MS", 50)
 
 
 @pytest.mark.usefixtures("often")

@@ -398,7 +398,7 @@ def test_no_secret_stands_where_others_can_read(
     assert "eyJ" not in environ  # how every admin token begins
     assert f"PENSTOCK_ADMIN_TOKEN_FILE={server.data / 'capture.token'}" in environ
     assert (server.data / "capture.token").stat().st_mode & 0o777 == 0o600
-    texts += [json.dumps(each) for each in captured.client.capture_runs()]
+    texts += [repr(run) for run in captured.client.capture_runs()]
     texts += [repr(captured.client.capture_status()), repr(captured.client.capture_destinations())]
     assert [secret for secret in secrets for text in texts if secret in text] == []
     plans = list((server.data / "capture").rglob("plan.json"))

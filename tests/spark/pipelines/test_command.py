@@ -179,7 +179,7 @@ def test_spark_submit_is_wired_to_the_service(
         (("--set", "hub"), "'hub' is not NAME=VALUE"),
         (("--master", "local[1]", "--remote", "sc://x"), "exclude each other"),
         (("--trigger", "5s", "--available-now"), "exclude each other"),
-        (("--trigger", "soon"), "is not a time span"),
+        (("--trigger", "soon"), "is not a duration"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(
