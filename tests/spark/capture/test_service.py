@@ -139,6 +139,8 @@ def test_switched_on_by_the_command_line_the_first_file_appears(captured: Captur
     )
     fill(hub)
     captured.wait("a file", lambda: captured.status("by-cli").files > 0)
+    # Spark reports the progress of a batch some time after its files.
+    captured.wait("its batch", lambda: captured.status("by-cli").state == "Running")
     root = captured.folder / "box"
     (file,) = root.rglob("*.avro")
     assert file.relative_to(root).parts[:3] == (captured.server["namespace"], "by-cli", "0")
