@@ -6,13 +6,11 @@ nothing is built per event. The general path handles everything else.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
-from penstock.kernels._pure.message_fast_path import inspect_common_message
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -35,8 +33,6 @@ _SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # added to each, so that at m
 # A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
 _DATA8 = 0x005375A0
 _DATA32 = 0x005375B0
-_TWO_DATA8 = struct.Struct(">IBIB").unpack_from
-_TWO_DATA32 = struct.Struct(">IIII").unpack_from
 _ONE_DATA8 = struct.Struct(">IB").unpack_from
 _ONE_DATA32 = struct.Struct(">II").unpack_from
 _EVENT_BYTES_MIN = 9  # such a head, and the shortest message: 00 53 77 40
@@ -124,7 +120,7 @@ def split_singles(
     pairs = iter(bounds)
     for start, end in zip(pairs, pairs, strict=True):
         try:
-            annotations = _inspect_single(data, start, end, seen, messages)
+            annotations = messages.inspect_message(data, start, end, seen)
             if annotations is met:
                 message = data[start:end]
             elif wanted.met_by(annotations):
@@ -258,30 +254,6 @@ class _CoalescedSingles:
         self.key = self.producer = self.last = None
 
 
-def _inspect_single(
-    data: bytes, start: int, end: int, seen: AnnotationsCache, messages: MessageFunctions
-) -> Annotations:
-    length = end - start
-    if length >= 8:
-        head, size = _ONE_DATA8(data, start)
-        if head == _DATA8 and size == length - 5:
-            return BARE
-        if head == _DATA32 and _ONE_DATA32(data, start)[1] == length - 8:
-            return BARE
-    return _inspect(data, start, end, seen, messages)
-
-
-def _inspect(
-    data: bytes, start: int, end: int, seen: AnnotationsCache, messages: MessageFunctions
-) -> Annotations:
-    if messages is pure_messages:  # the compiled check needs no fast path
-        with contextlib.suppress(IndexError, struct.error, KernelError):
-            annotations = inspect_common_message(data, start, end, seen)
-            if annotations is not None:
-                return annotations
-    return messages.inspect_message(data, start, end, seen)
-
-
 def leading_envelope(
     data: bytes, start: int, end: int, messages: MessageFunctions
 ) -> tuple[Annotations, int]:
@@ -305,8 +277,6 @@ def leading_envelope(
 def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> Publication | None:
     """The batch as one slice if it consists of events that can be stored as they are, else None."""
     position, count = first, 0
-    if wanted.key is None:
-        position, count = _plain_events(data, first, end)
     key = wanted.key
     seen = AnnotationsCache()
     met = BARE if wanted.met_by(BARE) else None
@@ -323,7 +293,7 @@ def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> P
         position = event + length
         if position > end:
             return None
-        annotations = _inspect(data, event, position, seen, wanted.messages)
+        annotations = wanted.messages.inspect_message(data, event, position, seen)
         if annotations is not met:
             if annotations.producer is not None or not wanted.met_by(annotations):
                 return None
@@ -334,27 +304,6 @@ def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> P
     if position != end or not count:
         return None
     return Publication(data[first:end], count, key, None)
-
-
-def _plain_events(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The end and number of the leading events that consist of one data section each."""
-    count = 0
-    last8, last32 = end - 10, end - 16
-    while position <= last8:
-        outer, length, inner, size = _TWO_DATA8(data, position)
-        if outer == _DATA8:
-            if inner != _DATA8 or length != size + 5:
-                break
-            position += length + 5
-        elif position <= last32:
-            outer, length, inner, size = _TWO_DATA32(data, position)
-            if outer != _DATA32 or inner != _DATA32 or length != size + 8:
-                break
-            position += length + 8
-        else:
-            break
-        count += 1
-    return position, count
 
 
 def _outer(
@@ -415,7 +364,7 @@ def _assemble(
     producer: _Run = None
     numbers = iter(events)
     for index, (outer, first, stop) in enumerate(zip(numbers, numbers, numbers, strict=True)):
-        annotations = _inspect(data, first, stop, seen, wanted.messages)
+        annotations = wanted.messages.inspect_message(data, first, stop, seen)
         if not index:
             producer = _begin_run(annotations.producer)
             key = annotations.key if key is None else key
