@@ -212,6 +212,10 @@ class ConnectionEngine:
         self._sent_ms = now_ms
         return data
 
+    def extend_handshake(self, waited_ms: int) -> None:
+        """Give the peer more time for its header and open: its bytes waited for the caller."""
+        self._started_ms += waited_ms
+
     def next_deadline_ms(self) -> int | None:
         """When `on_time` must be called at the latest; None if there is no deadline."""
         if self.is_over:

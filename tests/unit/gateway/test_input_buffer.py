@@ -200,6 +200,19 @@ def test_unauthenticated_peers_share_the_queue(world: World) -> None:
     assert second.socket.is_reading
 
 
+def test_wait_for_the_queue_does_not_count_against_the_peers_deadlines(world: World) -> None:
+    """On a busy machine a client whose header waited for its turn was cut off without a word."""
+    world.context.guard.work.spend(limits.HEADER_DEADLINE_MS * 2 * 1000)  # for its first 50 s
+    peer = world.peer()
+    peer.say(SASL_HEADER)
+    world.loop.advance(limits.TOKEN_DEADLINE_MS)
+    assert world.context.guard.work.waiting == 1
+    assert not peer.socket.is_closed
+    world.loop.advance(limits.TOKEN_DEADLINE_MS)
+    assert world.context.guard.work.waiting == 0
+    assert peer.socket.sent.startswith(SASL_HEADER)
+
+
 def test_authenticated_client_does_not_wait_for_unauthenticated_ones(
     world: World, peer: Peer
 ) -> None:

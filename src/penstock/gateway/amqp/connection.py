@@ -102,6 +102,7 @@ class AmqpConnection:
             monotonic_ms=context.clock.monotonic_ms,
             on_events=self._on_input_events,
             may_wait=self._may_wait,
+            on_waited=self._on_waited,
         )
         self._arm()
 
@@ -210,6 +211,10 @@ class AmqpConnection:
         if self.links.is_authenticated:
             self.slot.penalize()
         return True
+
+    def _on_waited(self, waited_ms: int) -> None:
+        self.engine.extend_handshake(waited_ms)
+        self.links.token_since_ms += waited_ms
 
     def _drop(self) -> None:
         """The work budget is exceeded for good."""
@@ -320,6 +325,8 @@ class AmqpConnection:
     def _on_timer(self) -> None:
         self._timer = None
         self.links.must_arm = True
+        if self.input.is_waiting and not self.links.is_authenticated:
+            return  # for its turn: the peer may have met the deadline. The turn sets the timer.
         self.turns.run(self._check_deadlines)
 
     def _check_deadlines(self) -> None:

@@ -29,8 +29,10 @@ class InputBuffer:
         monotonic_ms: Callable[[], int],
         on_events: Callable[[list[Event]], None],
         may_wait: Callable[[], bool],
+        on_waited: Callable[[int], None],
     ) -> None:
-        """`may_wait` is called when the budget is exceeded; False drops the input instead."""
+        """`may_wait` is called when the budget is exceeded; False drops the input instead.
+        `on_waited` gets the milliseconds of each wait, which are no fault of the peer."""
         self.bytes = 0  # received in all
         self._engine = engine
         self._budget = budget
@@ -39,14 +41,16 @@ class InputBuffer:
         self._monotonic_ms = monotonic_ms
         self._on_events = on_events
         self._may_wait = may_wait
+        self._on_waited = on_waited
         self._unread = b""
-        self._is_waiting = False
+        self.is_waiting = False  # for its turn in the work queue
+        self._waiting_since_ms = 0
 
     def take(self, data: bytes) -> None:
         """The bytes of one read of the socket. Within a turn."""
         self.bytes += len(data)
         self._unread = self._unread + data if self._unread else data
-        if not self._is_waiting:
+        if not self.is_waiting:
             self._work()
 
     def drop(self) -> None:
@@ -57,7 +61,7 @@ class InputBuffer:
         """The connection is over. Nothing refers to it any more (see TurnRunner.close)."""
         self.drop()
         self._budget.close()
-        del self._on_events, self._may_wait
+        del self._on_events, self._may_wait, self._on_waited
 
     def _work(self) -> None:
         engine, budget = self._engine, self._budget
@@ -80,12 +84,14 @@ class InputBuffer:
         if not self._may_wait():
             self.drop()
             return
-        self._is_waiting = True
+        self.is_waiting = True
+        self._waiting_since_ms = self._monotonic_ms()
         self._backpressure.pause(PauseReason.WORK)
         self._budget.wait(self._resume)
 
     def _resume(self) -> None:
-        self._is_waiting = False
+        self.is_waiting = False
+        self._on_waited(self._monotonic_ms() - self._waiting_since_ms)
         self._turns.run(self._work)
-        if not self._is_waiting:
+        if not self.is_waiting:
             self._backpressure.resume(PauseReason.WORK)

@@ -180,6 +180,7 @@ class LinkHost:
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
         self.started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
+        self.token_since_ms = self.started_ms  # without the time that input waited for its turn
         self._had_link = False
         self._dirty: dict[LinkHandler, None] = {}  # with dispositions to send
         # Links whose attach is not decided, with the deliveries that arrived on them meanwhile.
@@ -367,7 +368,7 @@ class LinkHost:
         if not self.is_authenticated:
             most_ms = deadlines.token_ms
             yield (
-                self.started_ms + most_ms,
+                self.token_since_ms + most_ms,
                 f"No valid token was put within {most_ms} milliseconds.",
             )
         if not self.handlers:
