@@ -25,7 +25,7 @@ from penstock.model.entities import HubStatus, LimitSet, Tier
 from penstock.model.names import fold_name
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 STAMP = re.compile(

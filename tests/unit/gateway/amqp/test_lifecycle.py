@@ -24,7 +24,7 @@ from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
 

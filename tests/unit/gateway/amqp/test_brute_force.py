@@ -12,7 +12,7 @@ from penstock.amqp.performatives import SaslOutcome
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 ROOT = "RootManageSharedAccessKey"
 FREE = limits.BACKOFF_FREE_FAILURES

@@ -12,7 +12,7 @@ from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 MINUTE_MS = 60_000

@@ -27,7 +27,7 @@ from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)

@@ -19,7 +19,7 @@ from penstock.model.events import StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 FIRST = "amqp.annotation.x-opt-sequence-number >= '0'"  # found by a read of the disk

@@ -14,7 +14,7 @@ from penstock.gateway.amqp.links import LinkHost, OnDecided
 from penstock.gateway.backpressure import PauseReason
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 
