@@ -5,6 +5,7 @@ Names that a client chose are truncated and escaped in them.
 
 from __future__ import annotations
 
+from penstock.broker.reader import Reader
 from penstock.kernels import KernelError, KeyConflict, KeyTooLong
 from penstock.model import limits
 from penstock.model.entities import Hub, Namespace
@@ -95,25 +96,22 @@ def epoch_reader_exists_error(epoch: int | None) -> LinkStolen:
     )
 
 
-def lower_epoch_error(
-    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
-) -> LinkStolen:
+def lower_epoch_error(new: Reader, current: Reader) -> LinkStolen:
     return LinkStolen(
-        f"Receiver '{_format_reader_name(name)}' with a higher epoch '{epoch}' already exists. "
-        f"Receiver '{_format_reader_name(new_name)}' with epoch {new_epoch} cannot be created. "
+        f"Receiver '{_format_reader_name(current.name)}' with a higher epoch '{current.epoch}' "
+        f"already exists. Receiver '{_format_reader_name(new.name)}' with epoch {new.epoch} "
+        "cannot be created. "
         "Make sure you are creating receiver with increasing epoch value to ensure connectivity, "
         "or ensure all old epoch receivers are closed or disconnected."
     )
 
 
-def displaced_error(
-    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
-) -> LinkStolen:
+def displaced_error(new: Reader, current: Reader) -> LinkStolen:
     # The epoch of a shared reader is printed as '' (protocol.md 13, recorded on Azure).
     return LinkStolen(
-        f"New receiver '{_format_reader_name(new_name)}' with higher epoch of '{new_epoch}' "
-        f"is created hence current receiver '{_format_reader_name(name)}' with epoch "
-        f"'{'' if epoch is None else epoch}' is getting disconnected. "
+        f"New receiver '{_format_reader_name(new.name)}' with higher epoch of '{new.epoch}' "
+        f"is created hence current receiver '{_format_reader_name(current.name)}' with epoch "
+        f"'{'' if current.epoch is None else current.epoch}' is getting disconnected. "
         "If you are recreating the receiver, make sure a higher epoch is used."
     )
 
