@@ -238,9 +238,9 @@ class AmqpConnection:
             policy = policy_name_in_sasl(event)
             self.life.reason = str(error)
             self.links.log_refusal("sasl", error, policy=policy)
-            delay_ms = self.links.delayed_answers.fail(policy)
+            delay_ms = self.links.fail_token(policy)
             if delay_ms:
-                self.links.delayed_answers.later(delay_ms, self._refuse_sasl)
+                self.links.answer_later(delay_ms, self._refuse_sasl)
             else:
                 self._refuse_sasl()
             return

@@ -6,6 +6,7 @@ only to the parts that links use and to the callables that it was given.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,10 +31,10 @@ from penstock.gateway.amqp.errors import add_tracking
 from penstock.gateway.amqp.send_scheduler import SendScheduler
 from penstock.gateway.amqp.turn import TurnRunner
 from penstock.gateway.backpressure import PauseReason, ReadBackpressure
-from penstock.gateway.guard import ConnectionSlot, DelayedAnswers
-from penstock.model import names, slow_operations
+from penstock.gateway.guard import ConnectionSlot
+from penstock.model import limits, names, slow_operations
 from penstock.model.entities import Right
-from penstock.model.errors import PenstockError, Unauthorized
+from penstock.model.errors import PenstockError, QuotaExceeded, Unauthorized
 
 _SERVER_FAULT = 500  # and above: logged where it happens, not as a refusal
 _CHECK_MS = 15_000  # the wall clock may be set, readers may stall: check at least this often
@@ -163,14 +164,6 @@ class LinkHost:
         self.fail = fail
         self.grants = ConnectionGrants()
         self.scheduler = SendScheduler()
-        self.delayed_answers = DelayedAnswers(
-            context.guard.auth_delay,
-            address=slot.address,
-            loop=context.loop,
-            monotonic_ms=context.clock.monotonic_ms,
-            run=turns.run,
-            close=fail,
-        )
         self.handlers: dict[Link, LinkHandler] = {}
         self.hostname = ""  # by which the peer names the namespace
         self.namespace = ""
@@ -181,6 +174,8 @@ class LinkHost:
         self.reply_bytes = 0  # of all reply links, waiting for credit
         self.started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
         self._had_link = False
+        self._failed_tokens = 0
+        self._delayed_answers: dict[object, asyncio.TimerHandle] = {}
         self._dirty: dict[LinkHandler, None] = {}  # with dispositions to send
         # Links whose attach is not decided, with the deliveries that arrived on them meanwhile.
         self._undecided: dict[Link, list[TransfersReceived | TransferOversized]] = {}
@@ -247,6 +242,41 @@ class LinkHost:
                 policy=policy or self.grants.policy_names(),
                 path=path,
             )
+
+    # --- failed tokens --------------------------------------------------------------------------
+
+    def fail_token(self, policy: str) -> int:
+        """Count a failed token; return the delay of its answer in milliseconds. Too many failures
+        close the connection."""
+        delay_ms = self.context.guard.auth_delay.fail(
+            policy, self.slot.address, now_ms=self.context.clock.monotonic_ms()
+        )
+        self._failed_tokens += 1
+        most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
+        if self._failed_tokens >= most:
+            self.fail(
+                QuotaExceeded(
+                    f"{self._failed_tokens} tokens have failed on this connection: "
+                    f"at most {most} may."
+                )
+            )
+        return delay_ms
+
+    def answer_later(self, delay_ms: int, answer: Callable[[], None]) -> None:
+        """Run `answer` in a turn after the delay, unless the connection ends before."""
+        if self.is_closed:
+            return
+        if not self.context.guard.auth_delay.start_waiting():
+            self.fail(QuotaExceeded("Too many answers to tokens that failed are waiting."))
+            return
+        key = object()
+        send = partial(self._answer_delayed, key, answer)
+        self._delayed_answers[key] = self.context.loop.call_later(delay_ms / 1000, send)
+
+    def _answer_delayed(self, key: object, answer: Callable[[], None]) -> None:
+        del self._delayed_answers[key]
+        self.context.guard.auth_delay.stop_waiting()
+        self.turns.run(answer)
 
     # --- attach ---------------------------------------------------------------------------------
 
@@ -413,7 +443,10 @@ class LinkHost:
         self.scheduler.clear()
         self._dirty.clear()
         self._undecided.clear()
-        self.delayed_answers.close()
+        while self._delayed_answers:
+            _, timer = self._delayed_answers.popitem()
+            timer.cancel()
+            self.context.guard.auth_delay.stop_waiting()
         for handler in handlers:
             try:
                 handler.close()

@@ -19,7 +19,6 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.broker import HubRuntime
-from penstock.gateway.http import responses
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
 from penstock.gateway.http.request import HttpRequest
 from penstock.gateway.http.responses import HttpResponse
@@ -100,8 +99,8 @@ class CheckpointEndpoint(DataPlaneEndpoint):
 
     def _list(self, hub: HubRuntime, group: str, what: str) -> HttpResponse:
         if what == "checkpoints":
-            return self._json(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
-        return self._json(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
+            return _json_response(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
+        return _json_response(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
 
     async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
         claims = _decode_body(body, ClaimList).claims
@@ -111,7 +110,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
             _check_text("owner_id", claim.owner_id, least=0)
             if claim.etag is not None:
                 _check_text("etag", claim.etag)
-        return self._json(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
+        return _json_response(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
 
     async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
         checkpoints = _decode_body(body, CheckpointList).checkpoints
@@ -125,7 +124,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
         await self._keeper.save(hub.entity.id, group, checkpoints)
-        return responses.empty_response(204, self._http_date())
+        return HttpResponse(204)
 
     async def _body(self, exchange: HttpRequest) -> bytes:
         bytes_max = limits.CHECKPOINT_BODY_BYTES_MAX
@@ -141,8 +140,9 @@ class CheckpointEndpoint(DataPlaneEndpoint):
         finally:
             self._pending_bytes -= size
 
-    def _json(self, content: msgspec.Struct) -> HttpResponse:
-        return responses.body_response(200, _JSON, msgspec.json.encode(content), self._http_date())
+
+def _json_response(content: msgspec.Struct) -> HttpResponse:
+    return HttpResponse(200, [_JSON], msgspec.json.encode(content))
 
 
 def _parse(raw_path: bytes) -> _CheckpointRequest:

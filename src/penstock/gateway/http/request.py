@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.gateway.guard import network_of, policy_of
-from penstock.gateway.http.responses import CLOSE, HttpResponse, LengthRequired
+from penstock.gateway.http.responses import CLOSE, SERVER, HttpResponse, LengthRequired
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
@@ -199,11 +199,14 @@ class HttpRequest:
             more = message.get("more_body", False)
         return b"".join(chunks)
 
-    async def answer(self, answer: HttpResponse) -> None:
-        """Send the response. A client that still sends a refused body gets the response at once and
-        a short time to notice it; then the connection is closed."""
+    async def answer(self, answer: HttpResponse, date: bytes) -> None:
+        """Send the response; `date` is its Date header. A client that still sends a refused body
+        gets the response at once and a short time to notice it; then the connection is closed."""
         lingers = not self._read and self._has_much_to_come()
-        headers = [*answer.headers, CLOSE] if lingers else answer.headers
+        length = (b"content-length", b"%d" % len(answer.body))
+        headers = [*answer.headers, length, SERVER, (b"date", date)]
+        if lingers:
+            headers.append(CLOSE)
         start: Message = {"type": "http.response.start", "status": answer.status}
         start["headers"] = headers
         await self._send(start)
