@@ -58,9 +58,7 @@ class Broker:
         parent = self._catalog.namespace(namespace)
         entity = None if parent is None else self._catalog.hub(namespace, name)
         if parent is None or entity is None:
-            raise error_messages.hub_not_found_error(
-                namespace if parent is None else error_messages.authority(parent), name
-            )
+            raise error_messages.entity_not_found_error(parent or namespace, name)
         if entity.id in self._outdated:
             self._update_hub(entity.id)
         runtime = self._runtimes.get(entity.id)

@@ -26,24 +26,18 @@ from penstock.model.errors import (
 from penstock.model.names import quote_text
 
 
-def authority(namespace: Namespace) -> str:
-    """The name of the namespace in error messages: its first host name."""
-    return namespace.hosts[0] if namespace.hosts else namespace.name
-
-
-def hub_not_found_error(authority: str, hub: str) -> NotFound:
-    return _not_found_error(f"sb://{quote_text(authority)}/{quote_text(hub)}")
-
-
-def group_not_found_error(authority: str, hub: str, group: str) -> NotFound:
-    return _not_found_error(
-        f"sb://{quote_text(authority)}/{quote_text(hub)}/ConsumerGroups/{quote_text(group)}"
-    )
-
-
-def _not_found_error(path: str) -> NotFound:
+def entity_not_found_error(
+    namespace: Namespace | str, hub: str, group: str | None = None
+) -> NotFound:
+    """The text has the first host name of the namespace; a namespace that does not exist is given
+    by its name."""
+    if isinstance(namespace, Namespace):
+        namespace = namespace.hosts[0] if namespace.hosts else namespace.name
+    path = f"{quote_text(namespace)}/{quote_text(hub)}"
+    if group is not None:
+        path += f"/ConsumerGroups/{quote_text(group)}"
     return NotFound(
-        f"The messaging entity '{path}' could not be found. "
+        f"The messaging entity 'sb://{path}' could not be found. "
         "To know more visit https://aka.ms/sbResourceMgrExceptions."
     )
 

@@ -175,9 +175,7 @@ class HubRuntime:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
-            raise error_messages.group_not_found_error(
-                error_messages.authority(self.namespace), self.entity.name, name
-            )
+            raise error_messages.entity_not_found_error(self.namespace, self.entity.name, name)
         return group.name
 
     def readers(self) -> list[ReaderView]:
@@ -482,22 +480,17 @@ class HubRuntime:
         if self.entity.partition_count != self.partition_count:
             self._send_refusal = self._receive_refusal = error_messages.entity_updated_error
             return
-        status = self.entity.status
-        self._send_refusal = self._sending_disabled_error if status in _SEND_DISABLED else None
-        self._receive_refusal = (
-            self._receiving_disabled_error if status in _RECEIVE_DISABLED else None
-        )
+        self._send_refusal = self._disabled_error(_SEND_DISABLED, "sending")
+        self._receive_refusal = self._disabled_error(_RECEIVE_DISABLED, "receiving")
 
     def _not_found_error(self) -> PenstockError:
-        return error_messages.hub_not_found_error(
-            error_messages.authority(self.namespace), self.entity.name
-        )
+        return error_messages.entity_not_found_error(self.namespace, self.entity.name)
 
-    def _sending_disabled_error(self) -> PenstockError:
-        return error_messages.entity_disabled_error(self.entity, "sending")
-
-    def _receiving_disabled_error(self) -> PenstockError:
-        return error_messages.entity_disabled_error(self.entity, "receiving")
+    def _disabled_error(self, disabled: tuple[HubStatus, HubStatus], act: str) -> Refusal | None:
+        """Why the status of the hub refuses the act, or None."""
+        if self.entity.status not in disabled:
+            return None
+        return partial(error_messages.entity_disabled_error, self.entity, act)
 
     def _end_senders(self, build_error: Refusal) -> None:
         for partition in self._partitions:
@@ -522,8 +515,8 @@ class HubRuntime:
             for reader in partition.readers():
                 if fold_name(reader.group) not in groups:
                     reader.end(
-                        error_messages.group_not_found_error(
-                            error_messages.authority(self.namespace), self.entity.name, reader.group
+                        error_messages.entity_not_found_error(
+                            self.namespace, self.entity.name, reader.group
                         )
                     )
 

@@ -116,10 +116,6 @@ class Reader:
         return self._ahead[self._ahead_next - 1 : self._ahead_next + _RUN_BATCHES_MAX]
 
     @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
     def lag_events(self) -> int:
         """Retained events that were not delivered; 0 until the start is located."""
         status = self._log.status()

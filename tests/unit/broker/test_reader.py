@@ -147,7 +147,7 @@ def test_closed_reader_is_not_woken_and_has_no_more(world: World) -> None:
     world.publish(b"a", partition=0)
     assert probe.woken == 0
     assert probe.reader.state() is ReadState.AT_END
-    assert probe.reader.is_closed
+    assert probe.reader._closed
 
 
 def test_closed_reader_leaves_no_subscription_behind(log: ScriptedLog, probe: Probe) -> None:
@@ -310,7 +310,7 @@ def test_epoch_reader_displaces_shared_ones_before_open_returns(world: World) ->
     owner = world.read(epoch=0, name="owner")
     for probe in shared:
         assert [type(error) for error in probe.ended] == [LinkStolen]
-        assert probe.reader.is_closed
+        assert probe.reader._closed
     with pytest.raises(LinkStolen):
         world.read()
     assert owner.ended == []
