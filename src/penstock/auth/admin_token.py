@@ -81,8 +81,10 @@ class AdminTokens:
         header, _, body = signed.partition(".")
         if header != _HEADER or not hmac.compare_digest(signature, self._signature(signed)):
             raise AuthFailed("The token was not signed by this service.")
-        # Signed by us, so its claims are of our own making.
-        claims = msgspec.json.decode(_decode(body), type=AdminClaims)
+        try:
+            claims = msgspec.json.decode(_decode(body), type=AdminClaims)
+        except msgspec.MsgspecError:  # signed by us, but not as a token of an administrator
+            raise AuthFailed("The token was issued for another purpose.") from None
         if (claims.issuer, claims.audience) != (ISSUER, AUDIENCE):
             raise AuthFailed("The token was issued for another purpose.")
         if claims.expires_s * 1000 <= now_ms:

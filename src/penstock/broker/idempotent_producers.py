@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.broker.reader import OnEnd
@@ -70,6 +71,7 @@ def _ignore_end(_: object) -> None:
     """Replaces `on_end` of a closed link."""
 
 
+@dataclass(eq=False)
 class ProducerLink:
     """An idempotent producer attached to a partition.
 
@@ -77,25 +79,13 @@ class ProducerLink:
     producer, so its first event has number 1.
     """
 
-    __slots__ = ("_continues", "_ended", "_on_end", "_producers", "epoch", "id", "sequence")
-
-    def __init__(
-        self,
-        producers: IdempotentProducers,
-        *,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        continues: bool,
-        on_end: OnEnd,
-    ) -> None:
-        self.id = producer_id
-        self.epoch = epoch
-        self.sequence = sequence
-        self._continues = continues  # numbers go on where an older epoch ended
-        self._producers = producers
-        self._on_end = on_end
-        self._ended: PenstockError | None = None
+    id: int
+    epoch: int
+    sequence: int
+    _continues: bool  # numbers go on where an older epoch ended
+    _producers: IdempotentProducers
+    _on_end: OnEnd
+    _ended: PenstockError | None = None
 
     def publish(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
         """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED. Raises
@@ -227,14 +217,7 @@ class IdempotentProducers:
         else:
             start = sequence or 0
             self._lost.pop(producer_id, None)  # a new epoch starts its own numbers
-        link = ProducerLink(
-            self,
-            producer_id=producer_id,
-            epoch=epoch,
-            sequence=start,
-            continues=continues,
-            on_end=on_end,
-        )
+        link = ProducerLink(producer_id, epoch, start, continues, self, on_end)
         self._links[producer_id] = link
         if current is not None:
             current.end(

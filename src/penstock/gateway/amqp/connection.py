@@ -86,8 +86,8 @@ class AmqpConnection:
             on_crash=self._on_crash,
         )
         self.links = LinkHost(
-            context,
-            connection_id=self.id,
+            context=context,
+            id=self.id,
             peer=transport.peer,
             slot=self.slot,
             backpressure=self.backpressure,
@@ -174,10 +174,6 @@ class AmqpConnection:
             self.context.broker.rounds.run_completions()
             self.links.flush()
             self._send_close(error)
-
-    def hang_up(self) -> None:
-        """Close the socket without a close frame."""
-        self.life.hang_up()
 
     def drop_partial_deliveries(self, error: PenstockError) -> None:
         """See PartialDeliveryHolder."""

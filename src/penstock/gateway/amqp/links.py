@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -78,10 +79,12 @@ class LinkHandler:
         """The link is gone, whichever side ended it. Called once."""
 
 
-class LinkEntity(msgspec.Struct, frozen=True):
-    """The entity of a link, the right on it that the attach needs, and a grant of that right.
-    `tracker` is the SystemTracker of errors."""
+class EntityLink(msgspec.Struct, frozen=True):
+    """A link to an entity, the right that the attach needs, and a grant of that right. `tracker` is
+    the SystemTracker of errors."""
 
+    host: LinkHost
+    link: Link
     address: LinkAddress
     right: Right
     grant: Grant
@@ -91,8 +94,8 @@ class LinkEntity(msgspec.Struct, frozen=True):
 class EntityLinkHandler(LinkHandler):
     """A link to a hub or a part of it. It lives while the connection has a grant for `right`."""
 
-    def __init__(self, host: LinkHost, link: Link, entity: LinkEntity) -> None:
-        super().__init__(host, link)
+    def __init__(self, entity: EntityLink) -> None:
+        super().__init__(entity.host, entity.link)
         self.address = entity.address
         self.path = entity.address.path
         self.right = entity.right
@@ -140,28 +143,20 @@ OnDecided: TypeAlias = Callable[[AcceptedAttach | RefusedAttach], None]
 """Reports the decision about an attach, at once or in a later turn; exactly once."""
 
 
+@dataclass(kw_only=True, eq=False)
 class LinkHost:
-    """The links of one connection and what they share. Event loop only."""
+    """The links of one connection and what they share. Event loop only. `fail` closes the
+    connection with an error."""
 
-    def __init__(
-        self,
-        context: AmqpContext,
-        *,
-        connection_id: str,
-        peer: str,
-        slot: ConnectionSlot,
-        backpressure: ReadBackpressure,
-        turns: TurnRunner,
-        fail: Callable[[PenstockError], None],
-    ) -> None:
-        """`fail` closes the connection with an error."""
-        self.context = context
-        self.id = connection_id
-        self.peer = peer
-        self.slot = slot
-        self.backpressure = backpressure
-        self.turns = turns
-        self.fail = fail
+    context: AmqpContext
+    id: str  # of the connection
+    peer: str
+    slot: ConnectionSlot
+    backpressure: ReadBackpressure
+    turns: TurnRunner
+    fail: Callable[[PenstockError], None]
+
+    def __post_init__(self) -> None:
         self.grants = ConnectionGrants()
         self.scheduler = SendScheduler()
         self.handlers: dict[Link, LinkHandler] = {}
@@ -172,7 +167,7 @@ class LinkHost:
         self.must_arm = True  # a deadline may be earlier than the connection's timer
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
-        self.started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
+        self.started_ms = self._linkless_since_ms = self.context.clock.monotonic_ms()
         self._had_link = False
         self._failed_tokens = 0
         self._delayed_answers: dict[object, asyncio.TimerHandle] = {}

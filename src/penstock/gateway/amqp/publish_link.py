@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.amqp.events import TransferOversized, TransfersReceived
-from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.broker import HubRuntime, ProducerLink, SenderLink, error_messages
-from penstock.gateway.amqp.links import EntityLinkHandler, LinkEntity, LinkHost
+from penstock.gateway.amqp.links import EntityLink, EntityLinkHandler
 from penstock.kernels import (
     KernelError,
     Publication,
@@ -39,15 +38,8 @@ _ACCEPTED = Accepted()
 class PublishLink(EntityLinkHandler):
     """Transfers in, publications to the broker, dispositions back once they are on disk."""
 
-    def __init__(
-        self,
-        host: LinkHost,
-        link: Link,
-        entity: LinkEntity,
-        hub: HubRuntime,
-        partition: int | None,
-    ) -> None:
-        super().__init__(host, link, entity)
+    def __init__(self, entity: EntityLink, hub: HubRuntime, partition: int | None) -> None:
+        super().__init__(entity)
         self.hub = hub
         self.producer: ProducerLink | None = None  # one of these two, set by attach
         self.sender: SenderLink | None = None

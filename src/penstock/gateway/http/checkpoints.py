@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.broker import HubRuntime
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
+from penstock.gateway.http.message_encoder import decode_json
 from penstock.gateway.http.request import HttpRequest
 from penstock.gateway.http.responses import HttpResponse
-from penstock.gateway.http.routes import HttpOperation, RequestTarget, split_path
-from penstock.model import limits, names
+from penstock.gateway.http.routes import HttpOperation, RequestTarget, build_target, split_path
+from penstock.model import limits
 from penstock.model.checkpoints import (
     Checkpoint,
     CheckpointList,
@@ -47,7 +47,8 @@ _JSON = (b"content-type", b"application/json")
 _METHODS = ("GET", "POST")
 _SEQUENCE_NUMBER_MAX = 2**63 - 1
 
-T = TypeVar("T")
+_CLAIMS = msgspec.json.Decoder(ClaimList)
+_CHECKPOINTS = msgspec.json.Decoder(CheckpointList)
 
 
 class CheckpointService(Protocol):
@@ -103,7 +104,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
         return _json_response(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
 
     async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
-        claims = _decode_body(body, ClaimList).claims
+        claims = decode_json(_CLAIMS, body, "The body").claims
         _check_count(len(claims))
         for claim in claims:
             hub.partition_index(claim.partition_id)
@@ -113,7 +114,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
         return _json_response(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
 
     async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
-        checkpoints = _decode_body(body, CheckpointList).checkpoints
+        checkpoints = decode_json(_CHECKPOINTS, body, "The body").checkpoints
         _check_count(len(checkpoints))
         for checkpoint in checkpoints:
             hub.partition_index(checkpoint.partition_id)
@@ -154,22 +155,9 @@ def _parse(raw_path: bytes) -> _CheckpointRequest:
             f"'{PREFIX}HUB/GROUP/checkpoints' are, names escaped."
         )
     hub, group = segments[2], segments[3]
-    path = tuple(hub.split("/"))
-    if not all(path) or len(hub) > limits.HUB_NAME_MAX or not group:
-        raise ArgumentError(f"'{names.quote_text(hub)}' cannot be the name of an event hub.")
-    uri = "/" + "/".join(quote(segment, safe="") for segment in path)
-    return _CheckpointRequest(RequestTarget(HttpOperation.CHECKPOINTS, hub, path, uri), group, what)
-
-
-def _decode_body(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ArgumentError(
-            f"The body is not what is expected here: {names.quote_text(str(error), most=200)}."
-        ) from None
-    except RecursionError:
-        raise ArgumentError("The body is nested too deeply.") from None
+    if not group:
+        raise ArgumentError("The path has no consumer group.")
+    return _CheckpointRequest(build_target(HttpOperation.CHECKPOINTS, [hub]), group, what)
 
 
 def _check_count(count: int) -> None:

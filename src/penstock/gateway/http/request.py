@@ -146,8 +146,9 @@ class HttpRequest:
             return None
         return (_timeout_cached if len(query) <= _QUERY_CACHED_BYTES_MAX else _timeout_s)(query)
 
-    def declared_length(self) -> int | None:
-        """None for a chunked body. Raises ArgumentError, and LengthRequired without any length."""
+    def check_length(self, bytes_max: int) -> int:
+        """The declared length of the body, or `bytes_max` for one in chunks. Raises ArgumentError,
+        MessageTooLarge, and LengthRequired without any length."""
         text = self.headers.get(b"content-length")
         if text is None:
             coding = self.headers.get(b"transfer-encoding")
@@ -157,20 +158,12 @@ class HttpRequest:
                 raise ArgumentError(
                     f"The Transfer-Encoding '{_quote_bytes(coding)}' is not supported: chunked is."
                 )
-            return None
+            return bytes_max
         if not text.isdigit() or len(text) > 18:
             raise ArgumentError(f"The Content-Length '{_quote_bytes(text)}' is not a length.")
+        if int(text) > bytes_max:
+            raise body_too_large(int(text), bytes_max)
         return int(text)
-
-    def check_length(self, bytes_max: int) -> int:
-        """The declared length of the body, or `bytes_max` for one in chunks. Raises MessageTooLarge
-        and what `declared_length` raises."""
-        declared = self.declared_length()
-        if declared is None:
-            return bytes_max
-        if declared > bytes_max:
-            raise body_too_large(declared, bytes_max)
-        return declared
 
     async def body(self, bytes_max: int) -> bytes:
         """Read the whole body. Raises MessageTooLarge (early), ClientDisconnected."""
