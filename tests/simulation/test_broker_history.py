@@ -431,7 +431,7 @@ class Simulation:
 
     def check_ownership(self) -> None:
         seats: dict[tuple[str, int], list[int | None]] = {}
-        for view in self.broker.readers():
+        for view in (view for hub in self.broker.hubs() for view in hub.readers()):
             seats.setdefault((view.group.casefold(), view.partition), []).append(view.epoch)
         for (group, partition), epochs in seats.items():
             assert len(epochs) <= 5

@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import uuid
 
 import msgspec
@@ -25,14 +24,17 @@ AUDIENCE = "penstock-administration"
 LIFETIME_S = 10 * 365 * 86_400
 
 
-class AdminClaims(msgspec.Struct, frozen=True):
+class AdminClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a verified token says."""
 
-    subject: str
-    tenant_id: str
+    subject: str = msgspec.field(name="sub")
+    tenant_id: str = msgspec.field(name="tid")
     roles: tuple[str, ...]
-    expires_s: int
-    token_id: str = ""  # tokens of version 0.1 have none
+    expires_s: int = msgspec.field(name="exp")
+    token_id: str = msgspec.field(name="jti", default="")  # tokens of version 0.1 have none
+    issuer: str = msgspec.field(name="iss", default="")
+    audience: str = msgspec.field(name="aud", default="")
+    issued_s: int = msgspec.field(name="iat", default=0)
 
 
 class AdminTokens:
@@ -55,17 +57,17 @@ class AdminTokens:
     ) -> str:
         """Sign a token. `token_id` is unique; a token is revoked by it."""
         now_s = now_ms // 1000
-        claims = {
-            "jti": token_id,
-            "iss": ISSUER,
-            "aud": AUDIENCE,
-            "sub": subject,
-            "tid": self.tenant_id,
-            "roles": roles,
-            "iat": now_s,
-            "exp": now_s + lifetime_s,
-        }
-        signed = f"{_HEADER}.{_encode(json.dumps(claims, separators=(',', ':')).encode())}"
+        claims = AdminClaims(
+            subject=subject,
+            tenant_id=self.tenant_id,
+            roles=roles,
+            expires_s=now_s + lifetime_s,
+            token_id=token_id,
+            issuer=ISSUER,
+            audience=AUDIENCE,
+            issued_s=now_s,
+        )
+        signed = f"{_HEADER}.{_encode(msgspec.json.encode(claims))}"
         return f"{signed}.{self._signature(signed)}"
 
     def verify(self, token: str, *, now_ms: int) -> AdminClaims:
@@ -79,19 +81,15 @@ class AdminTokens:
         header, _, body = signed.partition(".")
         if header != _HEADER or not hmac.compare_digest(signature, self._signature(signed)):
             raise AuthFailed("The token was not signed by this service.")
-        # Signed by us, so its claims are of our own making.
-        claims = json.loads(_decode(body))
-        if (claims.get("iss"), claims.get("aud")) != (ISSUER, AUDIENCE):
+        try:
+            claims = msgspec.json.decode(_decode(body), type=AdminClaims)
+        except msgspec.MsgspecError:  # signed by us, but not as a token of an administrator
+            raise AuthFailed("The token was issued for another purpose.") from None
+        if (claims.issuer, claims.audience) != (ISSUER, AUDIENCE):
             raise AuthFailed("The token was issued for another purpose.")
-        if claims["exp"] * 1000 <= now_ms:
+        if claims.expires_s * 1000 <= now_ms:
             raise AuthFailed("The token is expired.")
-        return AdminClaims(
-            subject=claims["sub"],
-            tenant_id=claims["tid"],
-            roles=tuple(claims["roles"]),
-            expires_s=claims["exp"],
-            token_id=claims.get("jti", ""),
-        )
+        return claims
 
     def derive_secret(self, purpose: str) -> str:
         """A secret of its own for `purpose`, the same over restarts; it verifies no token."""

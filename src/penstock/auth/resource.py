@@ -41,16 +41,12 @@ class Resource(msgspec.Struct, frozen=True):
         return f"sb://{self.host or ''}/{'/'.join(self.path)}"
 
 
-def parse_resource(uri: str) -> Resource:
+def parse_resource(uri: str, *, fault: str = "InvalidAudience") -> Resource:
     """Parse `scheme://host[:port]/path`, `//host/path`, `host/path` or `/path`.
 
-    Percent escapes are decoded once, one trailing slash is dropped. Raises AuthFailed.
+    Percent escapes are decoded once, one trailing slash is dropped. Raises AuthFailed with a text
+    that begins with `fault`.
     """
-    return read_resource(uri, fault="InvalidAudience")
-
-
-def read_resource(uri: str, *, fault: str) -> Resource:
-    """`parse_resource` with errors that begin with `fault`, for the `sr` of a token."""
     # A token contains its resource, so it cannot cover a longer one.
     if len(uri) > limits.SAS_TOKEN_BYTES_MAX:
         raise AuthFailed(

@@ -22,7 +22,6 @@ from penstock.auth.resource import (
     hub_length,
     parse_resource,
     percent_decode,
-    read_resource,
     scope_covers,
 )
 from penstock.model import limits
@@ -171,7 +170,7 @@ def verify_sas_token(
     without a key learns only that the signature is invalid.
     """
     token = parse_token(token_text)
-    source = read_resource(token.resource, fault="MalformedToken")
+    source = parse_resource(token.resource, fault="MalformedToken")
     target = parse_resource(audience)
     reached = [
         authority

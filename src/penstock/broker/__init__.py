@@ -12,10 +12,9 @@ from penstock.broker.counters import HubCounters
 from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
 from penstock.broker.reader import FetchResult, OnEnd, OnReady, Reader, ReadState
-from penstock.broker.reader_registry import ReaderIdentity
 from penstock.broker.round_queue import RoundQueue
 from penstock.broker.senders import SenderLink
-from penstock.broker.throttle import IngressCounts, Throttle
+from penstock.broker.throttle import Throttle
 
 __all__ = [
     "ALREADY_STORED",
@@ -25,13 +24,11 @@ __all__ = [
     "FetchResult",
     "HubCounters",
     "HubRuntime",
-    "IngressCounts",
     "OnEnd",
     "OnReady",
     "ProducerLink",
     "ReadState",
     "Reader",
-    "ReaderIdentity",
     "ReaderView",
     "RoundQueue",
     "SenderLink",

@@ -19,32 +19,25 @@ Counts = list[tuple[UsageMeter, list[Usage]]]
 class Account:
     """Throttle, egress limit and usage meter of one namespace, shared by all its hubs."""
 
-    __slots__ = ("_is_asking", "_namespace", "_on_short", "egress", "meter", "throttle")
-
-    def __init__(
-        self,
-        namespace: Namespace,
-        *,
-        clock: Clock,
-        later: Later | None,
-        runs: Callable[[], int],
-        on_change: Callable[[], None],
-        on_short: Callable[[Account], None],
-    ) -> None:
+    def __init__(self, namespace: Namespace, accounts: Accounts) -> None:
         self._namespace = namespace
-        self._on_short = on_short
+        self._accounts = accounts
         self._is_asking = False  # `on_short` was called and `end_request` not yet
         units = enforced_units(namespace)
         self.meter = UsageMeter(
             namespace.name,
             _metered_units(namespace),
-            now_ms=clock.now_ms(),
-            runs=runs,
-            on_change=on_change,
+            now_ms=accounts.clock.now_ms(),
+            runs=accounts.runs.__next__,
+            on_change=lambda: accounts.on_change(),
         )
         self.throttle = Throttle(units, on_short=self._request_units)
         self.egress = EgressLimiter(
-            units, self.meter, clock=clock, later=later, on_short=self._request_units
+            units,
+            self.meter,
+            clock=accounts.clock,
+            later=accounts.later,
+            on_short=self._request_units,
         )
 
     @property
@@ -68,7 +61,7 @@ class Account:
         if most is None or units is None or units >= most or self._is_asking:
             return
         self._is_asking = True
-        self._on_short(self)
+        self._accounts.on_short(self)
 
 
 class Accounts:
@@ -79,36 +72,28 @@ class Accounts:
     """
 
     def __init__(self, clock: Clock, *, later: Later | None) -> None:
-        self.on_change: Callable[[], None] = _do_nothing
-        self.on_short: Callable[[Account], None] = _ignore_account
-        self._clock = clock
-        self._later = later
-        self._runs = itertools.count(1)
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_short: Callable[[Account], None] = lambda _: None
+        self.clock = clock
+        self.later = later
+        self.runs = itertools.count(1)
         self._by_name: dict[str, Account] = {}
-        self._closed_meters: list[
-            UsageMeter
-        ] = []  # of deleted namespaces, until their counts are written
+        # Of deleted namespaces, until their counts are written.
+        self._closed_meters: list[UsageMeter] = []
 
     def of(self, namespace: Namespace) -> Account:
         """The account of the namespace, created if there is none."""
-        account = self._by_name.get(fold_name(namespace.name))
-        if account is None:
-            account = self._by_name[fold_name(namespace.name)] = Account(
-                namespace,
-                clock=self._clock,
-                later=self._later,
-                runs=self._runs.__next__,
-                on_change=lambda: self.on_change(),
-                on_short=lambda account: self.on_short(account),
-            )
-        return account
+        name = fold_name(namespace.name)
+        if name not in self._by_name:
+            self._by_name[name] = Account(namespace, self)
+        return self._by_name[name]
 
     def find(self, namespace: str) -> Account | None:
         return self._by_name.get(fold_name(namespace))
 
     def follow(self, namespaces: Iterable[Namespace]) -> None:
         """Apply the current list of all namespaces; accounts of deleted ones are closed."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         existing = {fold_name(namespace.name): namespace for namespace in namespaces}
         for name in self._by_name.keys() - existing.keys():
             self._closed_meters.append(self._by_name.pop(name).meter)
@@ -148,11 +133,3 @@ def enforced_units(namespace: Namespace) -> int | None:
 
 def _metered_units(namespace: Namespace) -> int | None:
     return 0 if namespace.tier is Tier.DEDICATED else namespace.throughput_units
-
-
-def _do_nothing() -> None:
-    pass
-
-
-def _ignore_account(account: Account) -> None:
-    pass

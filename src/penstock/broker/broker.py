@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from penstock.broker import error_messages
 from penstock.broker.accounts import Accounts
 from penstock.broker.egress import Later
-from penstock.broker.hub import HubRuntime, ReaderView
+from penstock.broker.hub import HubRuntime
 from penstock.broker.round_queue import RoundQueue, RunSoon
-from penstock.broker.throttle import IngressCounts
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace, RevokedPublisher
-from penstock.model.names import HubName, NamespaceName, fold_name
+from penstock.model.names import fold_name
 
 _HOUR_MS = 3_600_000
 PARTITIONS_PER_TURN = 256  # of hubs that follow a change or the deletion of their namespace
@@ -59,9 +58,7 @@ class Broker:
         parent = self._catalog.namespace(namespace)
         entity = None if parent is None else self._catalog.hub(namespace, name)
         if parent is None or entity is None:
-            raise error_messages.hub_not_found_error(
-                namespace if parent is None else error_messages.authority(parent), name
-            )
+            raise error_messages.entity_not_found_error(parent or namespace, name)
         if entity.id in self._outdated:
             self._update_hub(entity.id)
         runtime = self._runtimes.get(entity.id)
@@ -104,33 +101,6 @@ class Broker:
     def hubs(self) -> list[HubRuntime]:
         """All open hubs."""
         return list(self._runtimes.values())
-
-    def readers(self) -> list[ReaderView]:
-        """All registered readers with their lag."""
-        return [view for runtime in self._runtimes.values() for view in runtime.readers()]
-
-    def failed_partitions(self) -> list[tuple[NamespaceName, HubName, int, str]]:
-        """(namespace, hub, partition, reason) of partitions that no longer accept events."""
-        return [
-            (runtime.entity.namespace, runtime.entity.name, index, reason)
-            for runtime in self._runtimes.values()
-            for index, reason in runtime.failed_partitions()
-        ]
-
-    def ingress(self, namespace: str) -> IngressCounts:
-        """Accepted and refused publications of the namespace since its hubs were opened."""
-        hubs = [
-            hub
-            for hub in self._runtimes.values()
-            if fold_name(hub.entity.namespace) == fold_name(namespace)
-        ]
-        counters = [hub.counters for hub in hubs]
-        return IngressCounts(
-            sum(hub.successful_requests for hub in counters),
-            sum(hub.incoming_messages for hub in counters),
-            sum(hub.incoming_bytes for hub in counters),
-            sum(hub.throttled_requests for hub in counters),
-        )
 
     def close(self) -> None:
         """Stop following the catalog. The gateways end the links; the owner closes logs and

@@ -8,20 +8,8 @@ from penstock.model.metrics import LatencyHistogram
 class HubCounters:
     """A request is one publication. Messages and bytes count when acknowledged or delivered.
 
-    A plain class with slots, not a struct: each publication adds to it, and slots are fastest.
+    A plain class, not a struct: each publication adds to it, and plain attributes are fastest.
     """
-
-    __slots__ = (
-        "incoming_bytes",
-        "incoming_messages",
-        "incoming_steps",
-        "outgoing_bytes",
-        "outgoing_messages",
-        "publish_latency",
-        "server_errors",
-        "throttled_requests",
-        "user_errors",
-    )
 
     def __init__(self) -> None:
         self.incoming_messages = 0

@@ -33,25 +33,6 @@ class EgressLimiter:
     timer can wake a waiting reader, so readers are never made to wait.
     """
 
-    __slots__ = (
-        "_capacity",
-        "_clock",
-        "_filled_ms",
-        "_granted",
-        "_later",
-        "_meter",
-        "_on_short",
-        "_overdrawn",
-        "_rate",
-        "_served",
-        "_timer",
-        "_tokens",
-        "_turn",
-        "_units",
-        "_waiting",
-        "is_paced",
-    )
-
     def __init__(
         self,
         units: int | None,

@@ -5,6 +5,7 @@ Names that a client chose are truncated and escaped in them.
 
 from __future__ import annotations
 
+from penstock.broker.reader import Reader
 from penstock.kernels import KernelError, KeyConflict, KeyTooLong
 from penstock.model import limits
 from penstock.model.entities import Hub, Namespace
@@ -25,24 +26,18 @@ from penstock.model.errors import (
 from penstock.model.names import quote_text
 
 
-def authority(namespace: Namespace) -> str:
-    """The name of the namespace in error messages: its first host name."""
-    return namespace.hosts[0] if namespace.hosts else namespace.name
-
-
-def hub_not_found_error(authority: str, hub: str) -> NotFound:
-    return _not_found_error(f"sb://{quote_text(authority)}/{quote_text(hub)}")
-
-
-def group_not_found_error(authority: str, hub: str, group: str) -> NotFound:
-    return _not_found_error(
-        f"sb://{quote_text(authority)}/{quote_text(hub)}/ConsumerGroups/{quote_text(group)}"
-    )
-
-
-def _not_found_error(path: str) -> NotFound:
+def entity_not_found_error(
+    namespace: Namespace | str, hub: str, group: str | None = None
+) -> NotFound:
+    """The text has the first host name of the namespace; a namespace that does not exist is given
+    by its name."""
+    if isinstance(namespace, Namespace):
+        namespace = namespace.hosts[0] if namespace.hosts else namespace.name
+    path = f"{quote_text(namespace)}/{quote_text(hub)}"
+    if group is not None:
+        path += f"/ConsumerGroups/{quote_text(group)}"
     return NotFound(
-        f"The messaging entity '{path}' could not be found. "
+        f"The messaging entity 'sb://{path}' could not be found. "
         "To know more visit https://aka.ms/sbResourceMgrExceptions."
     )
 
@@ -95,25 +90,22 @@ def epoch_reader_exists_error(epoch: int | None) -> LinkStolen:
     )
 
 
-def lower_epoch_error(
-    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
-) -> LinkStolen:
+def lower_epoch_error(new: Reader, current: Reader) -> LinkStolen:
     return LinkStolen(
-        f"Receiver '{_format_reader_name(name)}' with a higher epoch '{epoch}' already exists. "
-        f"Receiver '{_format_reader_name(new_name)}' with epoch {new_epoch} cannot be created. "
+        f"Receiver '{_format_reader_name(current.name)}' with a higher epoch '{current.epoch}' "
+        f"already exists. Receiver '{_format_reader_name(new.name)}' with epoch {new.epoch} "
+        "cannot be created. "
         "Make sure you are creating receiver with increasing epoch value to ensure connectivity, "
         "or ensure all old epoch receivers are closed or disconnected."
     )
 
 
-def displaced_error(
-    *, new_name: str | None, new_epoch: int | None, name: str | None, epoch: int | None
-) -> LinkStolen:
+def displaced_error(new: Reader, current: Reader) -> LinkStolen:
     # The epoch of a shared reader is printed as '' (protocol.md 13, recorded on Azure).
     return LinkStolen(
-        f"New receiver '{_format_reader_name(new_name)}' with higher epoch of '{new_epoch}' "
-        f"is created hence current receiver '{_format_reader_name(name)}' with epoch "
-        f"'{'' if epoch is None else epoch}' is getting disconnected. "
+        f"New receiver '{_format_reader_name(new.name)}' with higher epoch of '{new.epoch}' "
+        f"is created hence current receiver '{_format_reader_name(current.name)}' with epoch "
+        f"'{'' if current.epoch is None else current.epoch}' is getting disconnected. "
         "If you are recreating the receiver, make sure a higher epoch is used."
     )
 

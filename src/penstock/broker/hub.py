@@ -12,9 +12,9 @@ from penstock.broker.accounts import Account
 from penstock.broker.counters import HubCounters
 from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
 from penstock.broker.reader import OnEnd, OnReady, Reader
-from penstock.broker.reader_registry import ReaderIdentity, ReaderRegistry
+from penstock.broker.reader_registry import register_reader
 from penstock.broker.round_queue import RoundQueue
-from penstock.broker.senders import SenderLink, SenderRegistry
+from penstock.broker.senders import SenderLink
 from penstock.broker.throttle import Throttle
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
@@ -57,20 +57,19 @@ class ReaderView(msgspec.Struct, frozen=True):
 class _PartitionRuntime:
     """The log of one partition with the readers and idempotent producers attached to it."""
 
-    __slots__ = ("index", "log", "producers", "registries", "throttle")
+    __slots__ = ("groups", "index", "log", "producers", "throttle")
 
     def __init__(self, index: int, log: PartitionLog, throttle: Throttle) -> None:
         self.index = index
         self.log = log
         self.throttle = throttle
-        # By folded group name; an empty registry is removed.
-        self.registries: dict[str, ReaderRegistry[Reader]] = {}
-        self.producers: IdempotentProducers | None = (
-            None  # created for the first idempotent producer
-        )
+        # By folded group name (see register_reader); an empty list is removed.
+        self.groups: dict[str, list[Reader]] = {}
+        # Created for the first idempotent producer.
+        self.producers: IdempotentProducers | None = None
 
     def readers(self) -> list[Reader]:
-        return [reader for registry in self.registries.values() for _, reader in registry.readers()]
+        return [reader for readers in self.groups.values() for reader in readers]
 
     def producer_links(self) -> list[ProducerLink]:
         return [] if self.producers is None else self.producers.links()
@@ -126,7 +125,7 @@ class HubRuntime:
         ]
         self._round_robin = RoundRobin(self.partition_count, self._is_avoided)
         self._avoided: dict[int, int] = {}  # failed partition -> monotonic time to try it again
-        self._senders = SenderRegistry(catalog, self._forget_sender)
+        self._senders: set[SenderLink] = set()
         # Why senders and readers are refused, or None. `_set_refusals` derives both from `_deleted`
         # and `entity`; call it after a change of either, before links are ended: a client that
         # attaches again in its `on_end` must be refused already.
@@ -176,9 +175,7 @@ class HubRuntime:
             return CAPTURE_GROUP
         group = self._catalog.group(self.entity.namespace, self.entity.name, name)
         if self._deleted or group is None:
-            raise error_messages.group_not_found_error(
-                error_messages.authority(self.namespace), self.entity.name, name
-            )
+            raise error_messages.entity_not_found_error(self.namespace, self.entity.name, name)
         return group.name
 
     def readers(self) -> list[ReaderView]:
@@ -188,8 +185,8 @@ class HubRuntime:
                 hub=self.entity.name,
                 group=reader.group,
                 partition=reader.partition,
-                name=reader.identity.name,
-                epoch=reader.identity.epoch,
+                name=reader.name,
+                epoch=reader.epoch,
                 sequence=reader.sequence,
                 lag_events=reader.lag_events,
             )
@@ -239,14 +236,19 @@ class HubRuntime:
             self.check_publisher(publisher)
         if self._send_refusal is not None:
             raise self._send_refusal()
-        return self._senders.open(on_end, publisher)
+        link = SenderLink(on_end, self._remove_sender, publisher)
+        self._senders.add(link)
+        return link
 
     def is_revoked(self, publisher: str) -> bool:
-        return self._senders.is_revoked(self.entity, publisher)
+        """The catalog compares names without case, so another spelling is revoked as well."""
+        hub = self.entity
+        return self._catalog.revoked_publisher(hub.namespace, hub.name, publisher) is not None
 
     def check_publisher(self, publisher: str) -> None:
         """Raises PublisherRevoked."""
-        self._senders.check_publisher(self.entity, publisher)
+        if self.is_revoked(publisher):
+            raise error_messages.publisher_revoked_error(self.entity, publisher)
 
     def open_producer(
         self,
@@ -263,13 +265,7 @@ class HubRuntime:
             raise self._send_refusal()
         runtime = self._partition(partition)
         if runtime.producers is None:
-
-            def append(
-                batch: EventBatch, size_bytes: int, done: AppendDone, link: ProducerLink
-            ) -> None:
-                done = partial(self._finish, self, batch, size_bytes, done)
-                self._append(runtime, batch, size_bytes, done, link)
-
+            append = partial(self._append_of_producer, runtime)
             runtime.producers = IdempotentProducers(
                 runtime.log, append, self._producer_ids, self._rounds
             )
@@ -277,7 +273,19 @@ class HubRuntime:
             producer_id=producer_id, epoch=epoch, sequence=sequence, on_end=on_end
         )
 
-    def _forget_sender(self, link: SenderLink) -> None:
+    def _append_of_producer(
+        self,
+        partition: _PartitionRuntime,
+        batch: EventBatch,
+        size_bytes: int,
+        done: AppendDone,
+        link: ProducerLink,
+    ) -> None:
+        done = partial(self._finish, self, batch, size_bytes, done)
+        self._append(partition, batch, size_bytes, done, link)
+
+    def _remove_sender(self, link: SenderLink) -> None:
+        self._senders.discard(link)
         self._account.throttle.forget(link)
         for partition in self._partitions:
             partition.throttle.forget(link)
@@ -405,31 +413,30 @@ class HubRuntime:
             raise self._receive_refusal()
         group_name = self.group(group)
         runtime = self._partition(partition)
-        identity = _check_identity(name, epoch)
+        _check_identity(name, epoch)
         reader = Reader(
             runtime.log,
             position,
             group=group_name,
             partition=partition,
-            identity=identity,
+            name=name,
+            epoch=epoch,
             on_end=on_end,
             on_ready=on_ready,
             on_close=self._release_reader,
             rounds=self._rounds,
             egress=self._account.egress if is_metered else None,
         )
-        registry = runtime.registries.setdefault(fold_name(group_name), ReaderRegistry())
-        for displaced in registry.admit(identity, reader).displaced:
-            displaced.reader.end(displaced.error)
+        register_reader(runtime.groups.setdefault(fold_name(group_name), []), reader)
         return reader
 
     def _release_reader(self, reader: Reader) -> None:
-        registries = self._partitions[reader.partition].registries
-        registry = registries.get(fold_name(reader.group))
-        if registry is not None:
-            registry.release(reader)
-            if not registry:
-                del registries[fold_name(reader.group)]
+        groups, group = self._partitions[reader.partition].groups, fold_name(reader.group)
+        readers = groups.get(group, [])
+        if reader in readers:  # not displaced
+            readers.remove(reader)
+            if not readers:
+                del groups[group]
 
     # --- Changes of the entity (called by Broker) -----------------------------------------------
 
@@ -446,7 +453,9 @@ class HubRuntime:
             self._end_senders(self._send_refusal or error_messages.entity_updated_error)
             self._end_readers(self._receive_refusal or error_messages.entity_updated_error)
         self._end_readers_of_deleted_groups()
-        self._senders.end_revoked(entity)
+        for link in list(self._senders):
+            if link.publisher is not None and self.is_revoked(link.publisher):
+                link.end(error_messages.publisher_revoked_error(entity, link.publisher))
 
     def end_all(self) -> None:
         """The hub was deleted: end every link with NotFound and refuse new ones."""
@@ -471,28 +480,24 @@ class HubRuntime:
         if self.entity.partition_count != self.partition_count:
             self._send_refusal = self._receive_refusal = error_messages.entity_updated_error
             return
-        status = self.entity.status
-        self._send_refusal = self._sending_disabled_error if status in _SEND_DISABLED else None
-        self._receive_refusal = (
-            self._receiving_disabled_error if status in _RECEIVE_DISABLED else None
-        )
+        self._send_refusal = self._disabled_error(_SEND_DISABLED, "sending")
+        self._receive_refusal = self._disabled_error(_RECEIVE_DISABLED, "receiving")
 
     def _not_found_error(self) -> PenstockError:
-        return error_messages.hub_not_found_error(
-            error_messages.authority(self.namespace), self.entity.name
-        )
+        return error_messages.entity_not_found_error(self.namespace, self.entity.name)
 
-    def _sending_disabled_error(self) -> PenstockError:
-        return error_messages.entity_disabled_error(self.entity, "sending")
-
-    def _receiving_disabled_error(self) -> PenstockError:
-        return error_messages.entity_disabled_error(self.entity, "receiving")
+    def _disabled_error(self, disabled: tuple[HubStatus, HubStatus], act: str) -> Refusal | None:
+        """Why the status of the hub refuses the act, or None."""
+        if self.entity.status not in disabled:
+            return None
+        return partial(error_messages.entity_disabled_error, self.entity, act)
 
     def _end_senders(self, build_error: Refusal) -> None:
         for partition in self._partitions:
             for link in partition.producer_links():
                 link.end(build_error())
-        self._senders.end_all(build_error)
+        for sender in list(self._senders):
+            sender.end(build_error())
 
     def _end_readers(self, build_error: Refusal) -> None:
         for partition in self._partitions:
@@ -510,8 +515,8 @@ class HubRuntime:
             for reader in partition.readers():
                 if fold_name(reader.group) not in groups:
                     reader.end(
-                        error_messages.group_not_found_error(
-                            error_messages.authority(self.namespace), self.entity.name, reader.group
+                        error_messages.entity_not_found_error(
+                            self.namespace, self.entity.name, reader.group
                         )
                     )
 
@@ -534,7 +539,7 @@ def _check_partition_key(partition_key: str) -> None:
         )
 
 
-def _check_identity(name: str | None, epoch: int | None) -> ReaderIdentity:
+def _check_identity(name: str | None, epoch: int | None) -> None:
     if epoch is not None and epoch < 0:
         raise ArgumentError(f"The receiver epoch {epoch} is invalid: it must not be negative.")
     if name is not None and len(name) > limits.RECEIVER_NAME_MAX:
@@ -542,4 +547,3 @@ def _check_identity(name: str | None, epoch: int | None) -> ReaderIdentity:
             f"The receiver name has {len(name)} characters: "
             f"at most {limits.RECEIVER_NAME_MAX} are allowed."
         )
-    return ReaderIdentity(name, epoch)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.broker.reader import OnEnd
@@ -70,6 +71,7 @@ def _ignore_end(_: object) -> None:
     """Replaces `on_end` of a closed link."""
 
 
+@dataclass(eq=False)
 class ProducerLink:
     """An idempotent producer attached to a partition.
 
@@ -77,25 +79,13 @@ class ProducerLink:
     producer, so its first event has number 1.
     """
 
-    __slots__ = ("_continues", "_ended", "_on_end", "_producers", "epoch", "id", "sequence")
-
-    def __init__(
-        self,
-        producers: IdempotentProducers,
-        *,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        continues: bool,
-        on_end: OnEnd,
-    ) -> None:
-        self.id = producer_id
-        self.epoch = epoch
-        self.sequence = sequence
-        self._continues = continues  # numbers go on where an older epoch ended
-        self._producers = producers
-        self._on_end = on_end
-        self._ended: PenstockError | None = None
+    id: int
+    epoch: int
+    sequence: int
+    _continues: bool  # numbers go on where an older epoch ended
+    _producers: IdempotentProducers
+    _on_end: OnEnd
+    _ended: PenstockError | None = None
 
     def publish(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
         """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED. Raises
@@ -105,7 +95,7 @@ class ProducerLink:
             # A new exception each time: one that is raised again keeps its old traceback.
             raise type(self._ended)(*self._ended.args)
         stamp = self._check_stamp(batch)
-        published = self._producers.last_stamp(self.id)
+        published = self._producers.log.producer(self.id)
         if published is not None and (published.epoch == self.epoch or self._continues):
             last = published.last_sequence
             check = check_sequence(stamp.first_sequence, stamp.last_sequence, last)
@@ -167,15 +157,6 @@ class ProducerLink:
         return stamp
 
 
-class _PendingBatch:
-    """An append that is not yet durable, and the callbacks of its duplicates."""
-
-    __slots__ = ("duplicates",)
-
-    def __init__(self) -> None:
-        self.duplicates: list[AppendDone] = []
-
-
 class IdempotentProducers:
     """The idempotent producers of one partition."""
 
@@ -186,15 +167,16 @@ class IdempotentProducers:
         producer_ids: Callable[[], int],
         rounds: RoundQueue,
     ) -> None:
-        self._log = log
+        self.log = log
         self._append = append
         self._producer_ids = producer_ids
         self._rounds = rounds
         # By producer id: at most one link each, the one with the highest epoch.
         self._links: dict[int, ProducerLink] = {}
-        # By producer id, oldest first. The log completes appends in order, so the last entry of a
-        # producer completes after every copy that a duplicate can refer to.
-        self._in_flight: dict[int, deque[_PendingBatch]] = {}
+        # By producer id, oldest first: an append that is not yet durable, as the callbacks of its
+        # duplicates. The log completes appends in order, so the last entry of a producer completes
+        # after every copy that a duplicate can refer to.
+        self._in_flight: dict[int, deque[list[AppendDone]]] = {}
         # Producer id -> first number of its earliest failed append. The log may still report that
         # number as published, so no batch of the producer is acknowledged as a duplicate until the
         # number was appended again. Bounded like the stamps in the log.
@@ -223,7 +205,7 @@ class IdempotentProducers:
         _check_range("producer sequence number", sequence, 0, SEQUENCE_MAX)
         if producer_id is None:
             producer_id = self._producer_ids()
-        published = self._log.producer(producer_id)
+        published = self.log.producer(producer_id)
         current = self._links.get(producer_id)
         epoch = _choose_epoch(producer_id, epoch, published, current)
         continues = published is not None and (
@@ -235,14 +217,7 @@ class IdempotentProducers:
         else:
             start = sequence or 0
             self._lost.pop(producer_id, None)  # a new epoch starts its own numbers
-        link = ProducerLink(
-            self,
-            producer_id=producer_id,
-            epoch=epoch,
-            sequence=start,
-            continues=continues,
-            on_end=on_end,
-        )
+        link = ProducerLink(producer_id, epoch, start, continues, self, on_end)
         self._links[producer_id] = link
         if current is not None:
             current.end(
@@ -268,9 +243,6 @@ class IdempotentProducers:
         if self._links.get(link.id) is link:
             del self._links[link.id]
 
-    def last_stamp(self, producer_id: int) -> ProducerStamp | None:
-        return self._log.producer(producer_id)
-
     def has_lost(self, producer_id: int) -> bool:
         return producer_id in self._lost
 
@@ -282,44 +254,38 @@ class IdempotentProducers:
         size_bytes: int,
         done: AppendDone,
     ) -> None:
-        pending = _PendingBatch()
-
         def on_append_done(outcome: Receipt | PenstockError) -> None:
             # On the log's call stack, before the next append: only `done` waits for the queue.
-            self._remove_pending(link.id, pending)
+            in_flight = self._in_flight[link.id]
+            duplicates = in_flight.popleft()
+            if not in_flight:
+                del self._in_flight[link.id]
             if isinstance(outcome, PenstockError):
                 self._mark_lost(link.id, stamp.first_sequence)
             else:
                 link.sequence = stamp.last_sequence
             self._rounds.complete(done, outcome)
             repeated = outcome if isinstance(outcome, PenstockError) else ALREADY_STORED
-            for duplicate_done in pending.duplicates:
+            for duplicate_done in duplicates:
                 self._rounds.complete(duplicate_done, repeated)
 
         self._append(batch, size_bytes, on_append_done, link)
         if self._lost.get(link.id) == stamp.first_sequence:
             del self._lost[link.id]
-        self._in_flight.setdefault(link.id, deque()).append(pending)
+        self._in_flight.setdefault(link.id, deque()).append([])
 
     def acknowledge(self, producer_id: int, done: AppendDone) -> None:
         """Acknowledge a duplicate when the newest pending append completes: the stored copy is that
         append or an earlier one."""
         in_flight = self._in_flight.get(producer_id)
         if in_flight:
-            in_flight[-1].duplicates.append(done)
+            in_flight[-1].append(done)
         else:
             self._rounds.complete(done, ALREADY_STORED)
 
-    def _remove_pending(self, producer_id: int, pending: _PendingBatch) -> None:
-        in_flight = self._in_flight[producer_id]
-        in_flight.remove(pending)  # the first: the log completes appends in order
-        if not in_flight:
-            del self._in_flight[producer_id]
-
     def _mark_lost(self, producer_id: int, first_sequence: int) -> None:
-        self._lost.setdefault(
-            producer_id, first_sequence
-        )  # appends fail in order, so the first entry is the earliest
+        # Appends fail in order, so the first entry is the earliest.
+        self._lost.setdefault(producer_id, first_sequence)
         if len(self._lost) > limits.PRODUCERS_PER_PARTITION_MAX:
             self._lost.popitem(last=False)
 

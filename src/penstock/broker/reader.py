@@ -19,7 +19,6 @@ from enum import IntEnum
 import msgspec
 
 from penstock.broker.egress import EgressLimiter
-from penstock.broker.reader_registry import ReaderIdentity
 from penstock.broker.round_queue import RoundQueue
 from penstock.log.api import PartitionLog, PartitionStatus, Unsubscribe
 from penstock.model import limits
@@ -62,30 +61,6 @@ class Reader:
     meanwhile.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_ahead_bytes",
-        "_ahead_next",
-        "_batch",
-        "_closed",
-        "_egress",
-        "_fetching",
-        "_log",
-        "_on_close",
-        "_on_end",
-        "_on_ready",
-        "_rounds",
-        "_start",
-        "_unsubscribe",
-        "_waiting",
-        "group",
-        "identity",
-        "partition",
-        "position",
-        "remaining",
-        "sequence",
-    )
-
     def __init__(
         self,
         log: PartitionLog,
@@ -93,17 +68,20 @@ class Reader:
         *,
         group: GroupName,
         partition: int,
-        identity: ReaderIdentity,
+        name: str | None,
+        epoch: int | None,
         on_end: OnEnd,
         on_ready: OnReady,
         on_close: Callable[[Reader], None],
         rounds: RoundQueue,
         egress: EgressLimiter | None = None,
     ) -> None:
-        """With `egress` None the reader is neither slowed nor counted (reads of the service)."""
+        """`name` is the receiver name that the client chose; `epoch` makes the reader exclusive.
+        With `egress` None the reader is neither slowed nor counted (reads of the service)."""
         self.group = group
         self.partition = partition
-        self.identity = identity
+        self.name = name
+        self.epoch = epoch
         self.sequence = 0  # of the next event to deliver; valid once `_start` is None
         self.position = 0  # start of the data section of that event in batch.sections
         self.remaining = 0  # events of the batch from `position` on; never 0 while READY
@@ -136,10 +114,6 @@ class Reader:
         """The current batch and some after it. Only while READY."""
         assert self._batch is not None
         return self._ahead[self._ahead_next - 1 : self._ahead_next + _RUN_BATCHES_MAX]
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     @property
     def lag_events(self) -> int:

@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heapreplace
 
-import msgspec
-
 from penstock.broker import error_messages
 from penstock.model import limits
 
@@ -41,40 +39,12 @@ _PICKS_MAX = 32  # of one distribution, beyond one per share; remaining tokens w
 _FILL_STEPS = 8  # a share is filled in 8 steps beyond the publication that its sender waits for
 
 
-class IngressCounts(msgspec.Struct, frozen=True, gc=False):
-    """Publications since the throttle was created, whether units are enforced or not."""
-
-    admitted_publications: int
-    admitted_events: int
-    admitted_bytes: int
-    refused_publications: int
-
-
 class Throttle:
     """Throttle of a namespace, or of one partition if `parent` is given.
 
-    With `units` None it counts and never refuses. Times are monotonic milliseconds. A sender is any
+    With `units` None it never refuses. Times are monotonic milliseconds. A sender is any
     hashable object (a link, an address); None stands for all senders without an identity.
     """
-
-    __slots__ = (
-        "_admitted_bytes",
-        "_admitted_events",
-        "_admitted_publications",
-        "_byte_capacity",
-        "_byte_rate",
-        "_byte_tokens",
-        "_event_capacity",
-        "_event_rate",
-        "_event_tokens",
-        "_filled_ms",
-        "_on_short",
-        "_refused_publications",
-        "_shares",
-        "_units",
-        "is_enforced",
-        "parent",
-    )
 
     def __init__(
         self,
@@ -86,10 +56,6 @@ class Throttle:
         """`on_short` is called whenever this throttle refuses for lack of tokens."""
         self.parent = parent
         self._on_short = on_short
-        self._admitted_publications = 0
-        self._admitted_events = 0
-        self._admitted_bytes = 0
-        self._refused_publications = 0
         self._filled_ms: int | None = None  # None: the bucket is full at the first use
         self._byte_tokens = 0  # of the common bucket; negative is a debt, paid before shares
         self._event_tokens = 0
@@ -115,35 +81,19 @@ class Throttle:
             self._shares.dissolve()
             self._filled_ms = None
 
-    @property
-    def ingress(self) -> IngressCounts:
-        return IngressCounts(
-            self._admitted_publications,
-            self._admitted_events,
-            self._admitted_bytes,
-            self._refused_publications,
-        )
-
     def admit(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
         """Take the tokens of one publication from this throttle and its parent. Raises ServerBusy
         if one of them has too few; then none are taken from either."""
         parent = self.parent
         fits = self.has_room(size_bytes, events, now_ms, sender)
-        if parent is None:
-            if fits:
-                self.take(size_bytes, events, now_ms, sender)
-                return
-        elif parent.has_room(size_bytes, events, now_ms, sender):
-            if fits:
-                self.take(size_bytes, events, now_ms, sender)
-                parent.take(size_bytes, events, now_ms, sender)
-                return
-            parent.count_refusal()
-        else:
+        if parent is not None and not parent.has_room(size_bytes, events, now_ms, sender):
             parent.refuse(size_bytes, events, now_ms, sender)
-        if fits:
-            self.count_refusal()
-        else:
+        elif fits:
+            self.take(size_bytes, events, now_ms, sender)
+            if parent is not None:
+                parent.take(size_bytes, events, now_ms, sender)
+            return
+        if not fits:
             self.refuse(size_bytes, events, now_ms, sender)
         raise error_messages.server_busy_error()
 
@@ -176,19 +126,12 @@ class Throttle:
                 size, count = share.spend(BYTES, size), share.spend(EVENTS, count)
             self._byte_tokens -= size
             self._event_tokens -= count
-        self._admitted_publications += 1
-        self._admitted_events += events
-        self._admitted_bytes += size_bytes
 
     def refuse(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
-        """Count the refusal; from now on the sender saves for this publication."""
-        self.count_refusal()
+        """From now on the sender saves for this publication."""
         self._shares.refuse(sender, (size_bytes * _SCALE, events * _SCALE), now_ms)
         if self._on_short is not None:
             self._on_short()
-
-    def count_refusal(self) -> None:
-        self._refused_publications += 1
 
     def forget(self, sender: object) -> None:
         """The sender closed: its saved tokens go back to the common bucket."""

@@ -27,22 +27,6 @@ class UsageMeter:
     calls `pass_to` if another second has begun.
     """
 
-    __slots__ = (
-        "_closed",
-        "_collected",
-        "_hubs",
-        "_on_change",
-        "_run",
-        "_runs",
-        "_second_out",
-        "_second_start",
-        "_sums",
-        "_units",
-        "is_changed",
-        "namespace",
-        "second",
-    )
-
     def __init__(
         self,
         namespace: NamespaceName,

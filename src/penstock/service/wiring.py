@@ -27,6 +27,7 @@ from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
+from penstock.gateway.guard import Guard
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
 from penstock.gateway.http.checkpoints import CheckpointEndpoint
 from penstock.gateway.http.publish import PublishEndpoint
@@ -221,7 +222,8 @@ class Penstock:
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
-            deadlines=self._deadlines,
+            guard=Guard(loop),
+            deadlines=self._deadlines or Deadlines(),
             expiry_grace_ms=1000 * settings.auth_expiry_grace_seconds,
         )
         self._keep_checkpoints(context, catalog, data)

@@ -90,7 +90,7 @@ class Faults:
 
         def cut(connection: AmqpConnection, link: Link) -> None:
             connection.backpressure.pause(PauseReason.SHUTDOWN)
-            connection.hang_up()
+            connection.life.hang_up()
 
         return self._arm_counting(
             FaultKind.DROP, after_events, times, hub, side, cut, acknowledges=acknowledge

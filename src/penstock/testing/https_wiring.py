@@ -87,6 +87,5 @@ class _FaultyTokens:
             tracking_id=self._context.new_id(),
             tracker=self._context.new_id(),
             now_ms=now_ms,
-            date=responses.http_date(now_ms),
         )
-        await HttpRequest(scope, receive, send).answer(answer)
+        await HttpRequest(scope, receive, send).answer(answer, responses.http_date(now_ms))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.broker import Broker, HubRuntime, ProducerLink, Reader, ReadState
+from penstock.broker import Broker, HubRuntime, ProducerLink, Reader, ReaderView, ReadState
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.api import AppendDone, PartitionLog, Unsubscribe
 from penstock.log.memory import MemoryLogStore
@@ -150,6 +150,9 @@ class World:
     @property
     def hub(self) -> HubRuntime:
         return self.broker.hub(NAMESPACE, HUB)
+
+    def readers(self) -> list[ReaderView]:
+        return [view for hub in self.broker.hubs() for view in hub.readers()]
 
     def hub_entity(self, name: str, hub_id: str) -> Hub:
         now_ms = self.clock.now_ms()

@@ -219,11 +219,11 @@ def test_enforce_retention_drops_what_is_older_than_each_hubs_own(world: World) 
 
 
 def test_failed_partitions_are_named_with_the_reason(world: World) -> None:
-    assert world.broker.failed_partitions() == []
+    assert world.hub.failed_partitions() == []
     log = world.logs.partition(world.hub.entity.id, 2)
     assert isinstance(log, MemoryPartition)
     log.fail(LogFailed("the disk is gone"))
-    assert world.broker.failed_partitions() == [("unit-test", "events", 2, "the disk is gone")]
+    assert world.hub.failed_partitions() == [(2, "the disk is gone")]
 
 
 def test_readers_are_listed_with_their_lag(world: World) -> None:
@@ -231,19 +231,12 @@ def test_readers_are_listed_with_their_lag(world: World) -> None:
     reader = world.read(1, epoch=4, name="me")
     reader.take(1)
     world.read(0, LATEST)
-    views = {view.partition: view for view in world.broker.readers()}
+    views = {view.partition: view for view in world.readers()}
     assert (views[1].group, views[1].name, views[1].epoch) == ("$Default", "me", 4)
     assert (views[1].sequence, views[1].lag_events) == (1, 2)
     assert (views[0].epoch, views[0].lag_events) == (None, 0)
     reader.reader.close()
-    assert [view.partition for view in world.broker.readers()] == [0]
-
-
-def test_ingress_counts_what_was_admitted_and_refused(world: World) -> None:
-    assert world.broker.ingress("unit-test").admitted_events == 0
-    world.publish(b"a", b"b")
-    ingress = world.broker.ingress("UNIT-TEST")
-    assert (ingress.admitted_publications, ingress.admitted_events) == (1, 2)
+    assert [view.partition for view in world.readers()] == [0]
 
 
 def test_dedicated_namespace_has_no_meter(world: World) -> None:
@@ -253,7 +246,7 @@ def test_dedicated_namespace_has_no_meter(world: World) -> None:
     world.catalog.put_namespace(namespace)
     for _ in range(1000):
         world.publish(b"a", b"b", partition=0)
-    assert world.broker.ingress("unit-test").refused_publications == 0
+    assert world.hub.counters.throttled_requests == 0
 
 
 def test_change_of_one_hub_touches_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

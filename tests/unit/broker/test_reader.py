@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import Reader, ReaderIdentity, ReadState, RoundQueue
+from penstock.broker import Reader, ReadState, RoundQueue
 from penstock.model.errors import ArgumentError, LinkStolen, QuotaExceeded
 from penstock.model.limits import KB, MB, READ_CHUNK_BYTES
 from penstock.model.names import DEFAULT_GROUP
@@ -26,7 +26,8 @@ def reader_of(log: ScriptedLog, probe: Probe, position: Position = EARLIEST) -> 
         position,
         group=DEFAULT_GROUP,
         partition=0,
-        identity=ReaderIdentity(None, None),
+        name=None,
+        epoch=None,
         on_end=probe.on_end,
         on_ready=probe.on_ready,
         on_close=lambda reader: None,
@@ -146,7 +147,7 @@ def test_closed_reader_is_not_woken_and_has_no_more(world: World) -> None:
     world.publish(b"a", partition=0)
     assert probe.woken == 0
     assert probe.reader.state() is ReadState.AT_END
-    assert probe.reader.is_closed
+    assert probe.reader._closed
 
 
 def test_closed_reader_leaves_no_subscription_behind(log: ScriptedLog, probe: Probe) -> None:
@@ -309,7 +310,7 @@ def test_epoch_reader_displaces_shared_ones_before_open_returns(world: World) ->
     owner = world.read(epoch=0, name="owner")
     for probe in shared:
         assert [type(error) for error in probe.ended] == [LinkStolen]
-        assert probe.reader.is_closed
+        assert probe.reader._closed
     with pytest.raises(LinkStolen):
         world.read()
     assert owner.ended == []
@@ -342,7 +343,7 @@ def test_displaced_reader_may_close_itself_while_it_is_told(world: World) -> Non
     victim.reader._on_end = close
     world.read(epoch=1)
     assert len(told) == 1
-    assert len(world.broker.readers()) == 1
+    assert len(world.readers()) == 1
 
 
 def test_refused_reader_leaves_no_trace(world: World) -> None:
@@ -350,7 +351,7 @@ def test_refused_reader_leaves_no_trace(world: World) -> None:
     for _ in range(10):
         with pytest.raises(LinkStolen):
             world.read(epoch=4)
-    assert [view.epoch for view in world.broker.readers()] == [5]
+    assert [view.epoch for view in world.readers()] == [5]
 
 
 @pytest.mark.parametrize("epoch", [-1, -(2**63)])

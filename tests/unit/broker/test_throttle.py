@@ -12,29 +12,30 @@ from penstock.model.limits import KB, MB
 TEN_SECONDS_MS = 10_000
 
 
-def pressed(throttle: Throttle, size_bytes: int, events: int, clock: ManualClock) -> None:
-    """Publish as fast as the throttle lets, for ten seconds."""
+def pressed(throttle: Throttle, size_bytes: int, events: int, clock: ManualClock) -> int:
+    """Publish as fast as the throttle lets, for ten seconds; return the admitted publications."""
+    admitted = 0
     for _ in range(TEN_SECONDS_MS):
         try:
             while True:
                 throttle.admit(size_bytes, events, clock.monotonic_ms())
+                admitted += 1
         except ServerBusy:
             clock.advance(1)
+    return admitted
 
 
 @pytest.mark.parametrize("size_bytes", [100 * KB, 10 * KB, 2 * KB, 256 * KB])
 @pytest.mark.parametrize("units", [2, 7])
 def test_units_hold_the_byte_rate_within_five_percent(units: int, size_bytes: int) -> None:
-    throttle = Throttle(units)
-    pressed(throttle, size_bytes, 1, ManualClock())
-    assert throttle.ingress.admitted_bytes == pytest.approx(units * 10 * MB, rel=0.05)
+    admitted = pressed(Throttle(units), size_bytes, 1, ManualClock())
+    assert admitted * size_bytes == pytest.approx(units * 10 * MB, rel=0.05)
 
 
 @pytest.mark.parametrize("events", [1, 10, 100, 500])
 def test_units_hold_the_event_rate_within_five_percent(events: int) -> None:
-    throttle = Throttle(2)
-    pressed(throttle, events * 10, events, ManualClock())
-    assert throttle.ingress.admitted_events == pytest.approx(20_000, rel=0.05)
+    admitted = pressed(Throttle(2), events * 10, events, ManualClock())
+    assert admitted * events == pytest.approx(20_000, rel=0.05)
 
 
 def test_refusal_has_the_services_words_and_condition() -> None:
@@ -73,17 +74,12 @@ def test_refused_publication_costs_nothing() -> None:
         with pytest.raises(ServerBusy):
             throttle.admit(0, 100, 50)
     throttle.admit(0, 100, 100)
-    ingress = throttle.ingress
-    assert (ingress.admitted_publications, ingress.admitted_events) == (2, 350)
-    assert ingress.refused_publications == 100
 
 
-def test_throttle_without_units_counts_and_never_refuses() -> None:
+def test_throttle_without_units_never_refuses() -> None:
     throttle = Throttle(None)
     for _ in range(1000):
         throttle.admit(MB, 1000, 0)
-    assert throttle.ingress.admitted_bytes == 1000 * MB
-    assert throttle.ingress.admitted_events == 1_000_000
 
 
 def test_change_of_units_takes_effect_at_once() -> None:
@@ -122,23 +118,23 @@ def test_partition_takes_at_most_one_units_worth() -> None:
     clock = ManualClock()
     namespace = Throttle(20)
     partition = Throttle(1, parent=namespace)
-    pressed(partition, 1 * KB, 1, clock)
-    assert partition.ingress.admitted_events == pytest.approx(10_000, rel=0.05)
-    assert namespace.ingress.admitted_events == partition.ingress.admitted_events
+    assert pressed(partition, 1 * KB, 1, clock) == pytest.approx(10_000, rel=0.05)
 
 
 def test_partitions_share_their_namespaces_units() -> None:
     clock = ManualClock()
     namespace = Throttle(2)
     partitions = [Throttle(1, parent=namespace) for _ in range(4)]
+    admitted = 0
     for _ in range(TEN_SECONDS_MS):
         for partition in partitions:
             try:
                 partition.admit(100, 1, clock.monotonic_ms())
             except ServerBusy:
                 continue
+            admitted += 1
         clock.advance(1)
-    assert namespace.ingress.admitted_events == pytest.approx(20_000, rel=0.05)
+    assert admitted == pytest.approx(20_000, rel=0.05)
 
 
 def test_refusal_by_the_namespace_leaves_the_partitions_tokens() -> None:
@@ -148,8 +144,6 @@ def test_refusal_by_the_namespace_leaves_the_partitions_tokens() -> None:
     other.admit(0, 250, 0)
     with pytest.raises(ServerBusy):
         partition.admit(0, 250, 0)
-    assert partition.ingress.refused_publications == 1
-    assert namespace.ingress.refused_publications == 1
     partition.admit(0, 250, 250)
 
 

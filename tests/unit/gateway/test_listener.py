@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.guard import AddressBounds, AddressLimits, ConnectionSlot, Guard
+from penstock.gateway.guard import AddressLimits, ConnectionSlot, Guard
 from penstock.gateway.listener import Listeners
 from penstock.model import limits
 
@@ -44,7 +44,9 @@ class House:
         self.connected: list[Echo] = []
         self.lost = asyncio.Event()
         monotonic_ms = lambda: int(loop.time() * 1000)  # noqa: E731
-        self.addresses = AddressLimits(monotonic_ms, AddressBounds(**bounds))
+        self.addresses = AddressLimits(monotonic_ms)
+        for name, bound in bounds.items():
+            setattr(self.addresses, f"{name}_max", bound)
         self.guard = Guard(loop, addresses=self.addresses)
         self.listeners = Listeners(loop, self.guard, lambda slot: Echo(self, slot))
         self.entered = asyncio.Event()
@@ -113,10 +115,10 @@ async def test_connection_reaches_its_protocol_and_leaves_its_place(house: House
     assert await hear(reader) == b"hello"
     writer.write(b"again")
     assert await hear(reader) == b"again"
-    assert house.addresses.unauthenticated_count == 1
+    assert len(house.addresses.unauthenticated) == 1
     writer.close()
     await asyncio.wait_for(house.lost.wait(), DEADLINE_S)
-    assert house.addresses.unauthenticated_count == 0
+    assert len(house.addresses.unauthenticated) == 0
 
 
 async def test_many_at_once_all_get_through(house: House) -> None:
@@ -173,8 +175,8 @@ async def test_held_connection_is_not_read_before_its_time(
     go_on.clear()
     reader, _ = await house.come()
     await asyncio.wait_for(holding.get(), DEADLINE_S)
-    while house.addresses.evict_oldest():
-        pass
+    while house.addresses.unauthenticated:
+        house.addresses.evict_oldest()
     assert await hear(reader) == b""
 
 
@@ -186,7 +188,7 @@ async def test_closing_cuts_off_who_is_not_through_yet(
     await asyncio.wait_for(house.entered.wait(), DEADLINE_S)
     await house.listeners.close()
     assert await hear(reader) == b""
-    assert house.addresses.unauthenticated_count == 0
+    assert len(house.addresses.unauthenticated) == 0
     with pytest.raises(ConnectionRefusedError):
         await house.come()
 

@@ -16,7 +16,7 @@ from penstock.gateway.amqp.errors import system_tracker
 from penstock.gateway.amqp.filters import start_position
 from penstock.gateway.amqp.links import (
     AcceptedAttach,
-    LinkEntity,
+    EntityLink,
     LinkHost,
     OnDecided,
     RefusedAttach,
@@ -97,8 +97,8 @@ class _AttachDecision:
             raise NotAllowed("Events cannot be sent to a consumer group: send to the event hub.")
         grant, hub = self._find_hub(address, Right.SEND)
         partition = self._find_partition(hub, address) if address.partition is not None else None
-        entity = LinkEntity(address, Right.SEND, grant, self.tracker)
-        handler = PublishLink(host, link, entity, hub, partition)
+        entity = EntityLink(host, link, address, Right.SEND, grant, self.tracker)
+        handler = PublishLink(entity, hub, partition)
         properties: Properties = {TRACKING_ID: host.id}
         is_idempotent = IDEMPOTENT in self._capabilities
         if is_idempotent and partition is not None:
@@ -158,13 +158,9 @@ class _AttachDecision:
         # Every error in the request is found before the registration displaces another reader.
         position = start_position(source.filter)
         epoch, name = self._property(EPOCH, int), self._property(RECEIVER_NAME, str)
-        handler = ReadLink(
-            host,
-            link,
-            LinkEntity(address, right, grant, self.tracker),
-            hub.counters,
-            runtime_metrics=RUNTIME_METRIC in self._capabilities,
-        )
+        entity = EntityLink(host, link, address, right, grant, self.tracker)
+        has_metrics = RUNTIME_METRIC in self._capabilities
+        handler = ReadLink(entity, hub.counters, runtime_metrics=has_metrics)
         handler.reader = hub.open_reader(
             group=address.group,
             partition=partition,

@@ -86,8 +86,8 @@ class AmqpConnection:
             on_crash=self._on_crash,
         )
         self.links = LinkHost(
-            context,
-            connection_id=self.id,
+            context=context,
+            id=self.id,
             peer=transport.peer,
             slot=self.slot,
             backpressure=self.backpressure,
@@ -176,10 +176,6 @@ class AmqpConnection:
             self.links.flush()
             self._send_close(error)
 
-    def hang_up(self) -> None:
-        """Close the socket without a close frame."""
-        self.life.hang_up()
-
     def drop_partial_deliveries(self, error: PenstockError) -> None:
         """See PartialDeliveryHolder."""
         self.fail(error)
@@ -243,9 +239,9 @@ class AmqpConnection:
             policy = policy_name_in_sasl(event)
             self.life.reason = str(error)
             self.links.log_refusal("sasl", error, policy=policy)
-            delay_ms = self.links.delayed_answers.fail(policy)
+            delay_ms = self.links.fail_token(policy)
             if delay_ms:
-                self.links.delayed_answers.later(delay_ms, self._refuse_sasl)
+                self.links.answer_later(delay_ms, self._refuse_sasl)
             else:
                 self._refuse_sasl()
             return

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.auth import Authority
@@ -86,36 +87,25 @@ class ManagementRateLimit:
         self._paid_ms[name] = paid_ms
 
 
+@dataclass(kw_only=True, eq=False)
 class AmqpContext:
     """`new_id` returns random hex text, `authorities` the namespaces as they are now."""
 
-    def __init__(
-        self,
-        *,
-        broker: Broker,
-        clock: Clock,
-        authorities: Callable[[], Sequence[Authority]],
-        reads: Executor,
-        new_id: Callable[[], str],
-        loop: asyncio.AbstractEventLoop,
-        deadlines: Deadlines | None = None,
-        connections_max: int = limits.CONNECTIONS_PER_NAMESPACE_MAX,
-        guard: Guard | None = None,
-        expiry_grace_ms: int = 1000 * limits.EXPIRY_GRACE_S,
-        refusal_log: RefusalLog | None = None,
-    ) -> None:
-        self.broker = broker
-        self.clock = clock
-        self.authorities = authorities
-        self.reads = reads
-        self.new_id = new_id
-        self.loop = loop
-        self.deadlines = deadlines or Deadlines()
-        self.connections_max = connections_max
+    broker: Broker
+    clock: Clock
+    authorities: Callable[[], Sequence[Authority]]
+    reads: Executor
+    new_id: Callable[[], str]
+    loop: asyncio.AbstractEventLoop
+    guard: Guard
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    connections_max: int = limits.CONNECTIONS_PER_NAMESPACE_MAX
+    expiry_grace_ms: int = 1000 * limits.EXPIRY_GRACE_S  # how long a link outlives its token
+
+    def __post_init__(self) -> None:
         self.pending_bytes = PendingBytes()
         self.unfinished = UnfinishedBytes()
-        self.ended_links = TurnQueue(loop)  # by the broker: the hub was deleted, disabled, changed
-        self.guard = guard or Guard(loop)
+        # Links that the broker ends: their hub was deleted, disabled or changed.
+        self.ended_links = TurnQueue(self.loop)
         self.management_rate = ManagementRateLimit()
-        self.refusal_log = refusal_log or RefusalLog(clock.monotonic_ms)
-        self.expiry_grace_ms = expiry_grace_ms  # how long a link outlives its token
+        self.refusal_log = RefusalLog(self.clock.monotonic_ms)

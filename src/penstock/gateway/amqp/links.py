@@ -6,7 +6,9 @@ only to the parts that links use and to the callables that it was given.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -30,10 +32,10 @@ from penstock.gateway.amqp.errors import add_tracking
 from penstock.gateway.amqp.send_scheduler import SendScheduler
 from penstock.gateway.amqp.turn import TurnRunner
 from penstock.gateway.backpressure import PauseReason, ReadBackpressure
-from penstock.gateway.guard import ConnectionSlot, DelayedAnswers
-from penstock.model import names, slow_operations
+from penstock.gateway.guard import ConnectionSlot
+from penstock.model import limits, names, slow_operations
 from penstock.model.entities import Right
-from penstock.model.errors import PenstockError, Unauthorized
+from penstock.model.errors import PenstockError, QuotaExceeded, Unauthorized
 
 _SERVER_FAULT = 500  # and above: logged where it happens, not as a refusal
 _CHECK_MS = 15_000  # the wall clock may be set, readers may stall: check at least this often
@@ -77,10 +79,12 @@ class LinkHandler:
         """The link is gone, whichever side ended it. Called once."""
 
 
-class LinkEntity(msgspec.Struct, frozen=True):
-    """The entity of a link, the right on it that the attach needs, and a grant of that right.
-    `tracker` is the SystemTracker of errors."""
+class EntityLink(msgspec.Struct, frozen=True):
+    """A link to an entity, the right that the attach needs, and a grant of that right. `tracker` is
+    the SystemTracker of errors."""
 
+    host: LinkHost
+    link: Link
     address: LinkAddress
     right: Right
     grant: Grant
@@ -90,8 +94,8 @@ class LinkEntity(msgspec.Struct, frozen=True):
 class EntityLinkHandler(LinkHandler):
     """A link to a hub or a part of it. It lives while the connection has a grant for `right`."""
 
-    def __init__(self, host: LinkHost, link: Link, entity: LinkEntity) -> None:
-        super().__init__(host, link)
+    def __init__(self, entity: EntityLink) -> None:
+        super().__init__(entity.host, entity.link)
         self.address = entity.address
         self.path = entity.address.path
         self.right = entity.right
@@ -139,38 +143,22 @@ OnDecided: TypeAlias = Callable[[AcceptedAttach | RefusedAttach], None]
 """Reports the decision about an attach, at once or in a later turn; exactly once."""
 
 
+@dataclass(kw_only=True, eq=False)
 class LinkHost:
-    """The links of one connection and what they share. Event loop only."""
+    """The links of one connection and what they share. Event loop only. `fail` closes the
+    connection with an error."""
 
-    def __init__(
-        self,
-        context: AmqpContext,
-        *,
-        connection_id: str,
-        peer: str,
-        slot: ConnectionSlot,
-        backpressure: ReadBackpressure,
-        turns: TurnRunner,
-        fail: Callable[[PenstockError], None],
-    ) -> None:
-        """`fail` closes the connection with an error."""
-        self.context = context
-        self.id = connection_id
-        self.peer = peer
-        self.slot = slot
-        self.backpressure = backpressure
-        self.turns = turns
-        self.fail = fail
+    context: AmqpContext
+    id: str  # of the connection
+    peer: str
+    slot: ConnectionSlot
+    backpressure: ReadBackpressure
+    turns: TurnRunner
+    fail: Callable[[PenstockError], None]
+
+    def __post_init__(self) -> None:
         self.grants = ConnectionGrants()
         self.scheduler = SendScheduler()
-        self.delayed_answers = DelayedAnswers(
-            context.guard.auth_delay,
-            address=slot.address,
-            loop=context.loop,
-            monotonic_ms=context.clock.monotonic_ms,
-            run=turns.run,
-            close=fail,
-        )
         self.handlers: dict[Link, LinkHandler] = {}
         self.hostname = ""  # by which the peer names the namespace
         self.namespace = ""
@@ -179,9 +167,11 @@ class LinkHost:
         self.must_arm = True  # a deadline may be earlier than the connection's timer
         self.events_in = self.events_out = 0
         self.reply_bytes = 0  # of all reply links, waiting for credit
-        self.started_ms = self._linkless_since_ms = context.clock.monotonic_ms()
+        self.started_ms = self._linkless_since_ms = self.context.clock.monotonic_ms()
         self.token_since_ms = self.started_ms  # without the time that input waited for its turn
         self._had_link = False
+        self._failed_tokens = 0
+        self._delayed_answers: dict[object, asyncio.TimerHandle] = {}
         self._dirty: dict[LinkHandler, None] = {}  # with dispositions to send
         # Links whose attach is not decided, with the deliveries that arrived on them meanwhile.
         self._undecided: dict[Link, list[TransfersReceived | TransferOversized]] = {}
@@ -248,6 +238,41 @@ class LinkHost:
                 policy=policy or self.grants.policy_names(),
                 path=path,
             )
+
+    # --- failed tokens --------------------------------------------------------------------------
+
+    def fail_token(self, policy: str) -> int:
+        """Count a failed token; return the delay of its answer in milliseconds. Too many failures
+        close the connection."""
+        delay_ms = self.context.guard.auth_delay.fail(
+            policy, self.slot.address, now_ms=self.context.clock.monotonic_ms()
+        )
+        self._failed_tokens += 1
+        most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
+        if self._failed_tokens >= most:
+            self.fail(
+                QuotaExceeded(
+                    f"{self._failed_tokens} tokens have failed on this connection: "
+                    f"at most {most} may."
+                )
+            )
+        return delay_ms
+
+    def answer_later(self, delay_ms: int, answer: Callable[[], None]) -> None:
+        """Run `answer` in a turn after the delay, unless the connection ends before."""
+        if self.is_closed:
+            return
+        if not self.context.guard.auth_delay.start_waiting():
+            self.fail(QuotaExceeded("Too many answers to tokens that failed are waiting."))
+            return
+        key = object()
+        send = partial(self._answer_delayed, key, answer)
+        self._delayed_answers[key] = self.context.loop.call_later(delay_ms / 1000, send)
+
+    def _answer_delayed(self, key: object, answer: Callable[[], None]) -> None:
+        del self._delayed_answers[key]
+        self.context.guard.auth_delay.stop_waiting()
+        self.turns.run(answer)
 
     # --- attach ---------------------------------------------------------------------------------
 
@@ -414,7 +439,10 @@ class LinkHost:
         self.scheduler.clear()
         self._dirty.clear()
         self._undecided.clear()
-        self.delayed_answers.close()
+        while self._delayed_answers:
+            _, timer = self._delayed_answers.popitem()
+            timer.cancel()
+            self.context.guard.auth_delay.stop_waiting()
         for handler in handlers:
             try:
                 handler.close()

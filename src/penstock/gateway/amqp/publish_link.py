@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.amqp.events import TransferOversized, TransfersReceived
-from penstock.amqp.link import Link
-from penstock.amqp.performatives import Accepted, Error, Rejected
+from penstock.amqp.performatives import Accepted, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
 from penstock.broker import HubRuntime, ProducerLink, SenderLink, error_messages
-from penstock.gateway.amqp.links import EntityLinkHandler, LinkEntity, LinkHost
+from penstock.gateway.amqp.links import EntityLink, EntityLinkHandler
 from penstock.kernels import (
     KernelError,
     Publication,
@@ -39,22 +38,15 @@ _ACCEPTED = Accepted()
 class PublishLink(EntityLinkHandler):
     """Transfers in, publications to the broker, dispositions back once they are on disk."""
 
-    def __init__(
-        self,
-        host: LinkHost,
-        link: Link,
-        entity: LinkEntity,
-        hub: HubRuntime,
-        partition: int | None,
-    ) -> None:
-        super().__init__(host, link, entity)
+    def __init__(self, entity: EntityLink, hub: HubRuntime, partition: int | None) -> None:
+        super().__init__(entity)
         self.hub = hub
         self.producer: ProducerLink | None = None  # one of these two, set by attach
         self.sender: SenderLink | None = None
         self.is_publishing_refused = False  # an idempotent producer's link to the whole hub
         self._partition = partition
-        self._accepted: list[tuple[int, int]] = []
-        self._rejected: list[tuple[int, int, Error]] = []
+        # First and last delivery id, and outcome, of publications that are not yet acknowledged.
+        self._settled: list[tuple[int, int, Accepted | Rejected]] = []
 
     def start(self) -> None:
         self.link.grant(limits.SENDER_CREDIT)  # E10
@@ -156,7 +148,7 @@ class PublishLink(EntityLinkHandler):
             self._refuse(first, last, result, settled)
             return
         if not settled:
-            self._accepted.append((first, last))
+            self._settled.append((first, last, _ACCEPTED))
         self.host.mark_dirty(self)
 
     def _refuse(
@@ -168,19 +160,17 @@ class PublishLink(EntityLinkHandler):
             self.hub.counters.user_errors += 1
         self.host.log_refusal("publish", error, self.path)
         if not settled:
-            self._rejected.append((first, last, self.host.wire_error(error, self.tracker)))
+            rejected = Rejected(error=self.host.wire_error(error, self.tracker))
+            self._settled.append((first, last, rejected))
         self.host.mark_dirty(self)
 
     def flush(self) -> None:
         """One disposition per contiguous range, then credit (E11)."""
         if not self.link.is_attached:
             return
-        for first, last in _ranges(self._accepted):
-            self.link.settle(first, last, _ACCEPTED)
-        for first, last, error in _group_equal_errors(self._rejected):
-            self.link.settle(first, last, Rejected(error=error))
-        self._accepted.clear()
-        self._rejected.clear()
+        for first, last, outcome in _join_ranges(self._settled):
+            self.link.settle(first, last, outcome)
+        self._settled.clear()
         self.link.replenish(limits.SENDER_CREDIT)
 
     def close(self) -> None:
@@ -190,29 +180,22 @@ class PublishLink(EntityLinkHandler):
             self.sender.close()
 
 
-def _ranges(settled: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join contiguous delivery ids. Partitions commit in any order, and ids wrap at 2**32."""
+def _join_ranges(
+    settled: list[tuple[int, int, Accepted | Rejected]],
+) -> list[tuple[int, int, Accepted | Rejected]]:
+    """Join contiguous delivery ids with equal outcomes. Partitions commit in any order, and ids
+    wrap at 2**32."""
     if len(settled) < 2:
         return settled
     origin = settled[0][0]
-    ordered = sorted(settled, key=lambda range_: serial_distance(range_[0], origin))
-    ranges = [ordered[0]]
-    for first, last in ordered[1:]:
-        if first == serial_add(ranges[-1][1], 1):
-            ranges[-1] = (ranges[-1][0], last)
+    ordered = sorted(settled, key=lambda entry: serial_distance(entry[0], origin))
+    ranges = ordered[:1]
+    for first, last, outcome in ordered[1:]:
+        start, end, previous = ranges[-1]
+        if first == serial_add(end, 1) and (outcome is previous or outcome == previous):
+            ranges[-1] = (start, last, outcome)
         else:
-            ranges.append((first, last))
-    return ranges
-
-
-def _group_equal_errors(refused: list[tuple[int, int, Error]]) -> list[tuple[int, int, Error]]:
-    """Join contiguous deliveries that are refused with the same error."""
-    ranges: list[tuple[int, int, Error]] = []
-    for first, last, error in refused:
-        if ranges and first == serial_add(ranges[-1][1], 1) and error == ranges[-1][2]:
-            ranges[-1] = (ranges[-1][0], last, error)
-        else:
-            ranges.append((first, last, error))
+            ranges.append((first, last, outcome))
     return ranges
 
 

@@ -6,11 +6,10 @@ from asyncio import Future
 from functools import partial
 
 from penstock.amqp.encoder import encode
-from penstock.amqp.link import Link
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
 from penstock.broker import FetchResult, HubCounters, Reader, ReadState
 from penstock.gateway.amqp.context import log
-from penstock.gateway.amqp.links import EntityLinkHandler, LinkEntity, LinkHost
+from penstock.gateway.amqp.links import EntityLink, EntityLinkHandler
 from penstock.kernels import FramedDeliveries, KernelError, frame_run
 from penstock.model.errors import InternalError, LogCorrupt, PenstockError
 from penstock.model.events import StoredBatch
@@ -23,16 +22,8 @@ _ANY_FRAMES = 2**32
 class ReadLink(EntityLinkHandler):
     """`reader` decides what comes next; this link frames it within credit and session window."""
 
-    def __init__(
-        self,
-        host: LinkHost,
-        link: Link,
-        entity: LinkEntity,
-        counters: HubCounters,
-        *,
-        runtime_metrics: bool,
-    ) -> None:
-        super().__init__(host, link, entity)
+    def __init__(self, entity: EntityLink, counters: HubCounters, *, runtime_metrics: bool) -> None:
+        super().__init__(entity)
         self.reader: Reader | None = None  # set by attach, once the broker registered it
         self._counters = counters
         self._runtime_metrics = runtime_metrics

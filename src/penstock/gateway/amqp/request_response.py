@@ -66,7 +66,7 @@ class RequestLink(LinkHandler):
         """Log the refusal and return its response, which is delayed after a failed token. A token
         of an unsupported type is not a guess at a key: DefaultAzureCredential sends a JWT first."""
         is_guess = isinstance(error, AuthFailed) and not isinstance(error, UnsupportedTokenType)
-        delay_ms = self.host.delayed_answers.fail(policy) if is_guess else 0
+        delay_ms = self.host.fail_token(policy) if is_guess else 0
         self.host.log_refusal(operation, error, path, policy)
         return NodeResponse(
             status=error.http_status,
@@ -171,7 +171,7 @@ class ReplyLink(LinkHandler):
         host.reply_bytes += len(message)
         if delay_ms:
             self._delayed_bytes += len(message)
-            host.delayed_answers.later(delay_ms, partial(self._queue_delayed, message))
+            host.answer_later(delay_ms, partial(self._queue_delayed, message))
         else:
             self._queue(message)
 

@@ -11,23 +11,16 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.gateway.guard.address_limits import (
-    AddressBounds,
-    AddressLimits,
-    ConnectionSlot,
-    network_of,
-)
-from penstock.gateway.guard.auth_delay import AuthDelay, DelayedAnswers, policy_of
+from penstock.gateway.guard.address_limits import AddressLimits, ConnectionSlot, network_of
+from penstock.gateway.guard.auth_delay import AuthDelay, policy_of
 from penstock.gateway.guard.work_budget import WorkBudget, WorkClock, WorkQueue
 from penstock.model.clock import SystemClock
 
 __all__ = [
     "SLOT",
-    "AddressBounds",
     "AddressLimits",
     "AuthDelay",
     "ConnectionSlot",
-    "DelayedAnswers",
     "Guard",
     "WorkBudget",
     "WorkClock",

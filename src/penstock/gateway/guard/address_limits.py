@@ -14,8 +14,6 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache
 
-import msgspec
-
 from penstock.gateway.guard.work_budget import WorkBudget
 from penstock.model import limits
 
@@ -25,35 +23,10 @@ _HOSTS_CACHED = 1024
 _V6_PREFIX = 64  # a customer has a whole network: its single addresses cost nothing
 
 
-class AddressBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Tests take smaller numbers."""
-
-    connections: int = limits.CONNECTIONS_PER_ADDRESS_MAX
-    unauthenticated: int = limits.UNAUTHENTICATED_PER_ADDRESS_MAX
-    unauthenticated_total: int = limits.UNAUTHENTICATED_MAX
-    held: int = limits.HELD_PER_ADDRESS_MAX
-    addresses: int = limits.ADDRESSES_REMEMBERED_MAX
-
-
 class ConnectionSlot:
     """The slot of one socket, from accept to close. `evict` ends the socket at any stage. Its owner
     calls `accepted` when the socket has a protocol, and `release` when it is closed (idempotent).
     All protocols on the socket share `budget`."""
-
-    __slots__ = (
-        "_addresses",
-        "_is_held",
-        "_is_penalized",
-        "_is_released",
-        "_record",
-        "address",
-        "budget",
-        "evict",
-        "hold_ms",
-        "is_accepted",
-        "is_authenticated",
-        "refused_requests",
-    )
 
     budget: WorkBudget
 
@@ -136,40 +109,39 @@ class _AddressRecord:
 
 
 class AddressLimits:
-    """`monotonic_ms` is the clock."""
+    """`monotonic_ms` is the clock. Tests lower the limits."""
 
-    def __init__(
-        self, monotonic_ms: Callable[[], int], bounds: AddressBounds | None = None
-    ) -> None:
+    connections_max = limits.CONNECTIONS_PER_ADDRESS_MAX
+    unauthenticated_max = limits.UNAUTHENTICATED_PER_ADDRESS_MAX
+    unauthenticated_total_max = limits.UNAUTHENTICATED_MAX
+    held_max = limits.HELD_PER_ADDRESS_MAX
+    addresses_max = limits.ADDRESSES_REMEMBERED_MAX
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self.unauthenticated: dict[ConnectionSlot, None] = {}  # oldest first
         self._monotonic_ms = monotonic_ms
-        self._bounds = bounds or AddressBounds()
         self._records: dict[str, _AddressRecord] = {}
-        self._unauthenticated: dict[ConnectionSlot, None] = {}  # oldest first
-
-    @property
-    def unauthenticated_count(self) -> int:
-        return len(self._unauthenticated)
 
     def admit(self, host: str) -> ConnectionSlot | None:
         """None if the address has as many connections, or held ones, as it may have."""
         now_ms = self._monotonic_ms()
         record = self._record(network_of(host), now_ms)
-        if record.count >= self._bounds.connections:
+        if record.count >= self.connections_max:
             self._refuse(record, f"{record.count} connections, the most allowed")
             return None
         hold_ms = max(0, record.settle(now_ms) - limits.PENALTIES_FREE_MS)
-        if hold_ms and record.held >= self._bounds.held:
+        if hold_ms and record.held >= self.held_max:
             self._refuse(record, "connections that fail or break the protocol")
             return None
         record.held += hold_ms > 0
-        if len(record.unauthenticated) >= self._bounds.unauthenticated:
+        if len(record.unauthenticated) >= self.unauthenticated_max:
             self._evict(next(iter(record.unauthenticated)))
-        if len(self._unauthenticated) >= self._bounds.unauthenticated_total:
+        if len(self.unauthenticated) >= self.unauthenticated_total_max:
             self.evict_oldest()
         slot = ConnectionSlot(self, record, hold_ms)
         record.count += 1
         record.unauthenticated[slot] = None
-        self._unauthenticated[slot] = None
+        self.unauthenticated[slot] = None
         return slot
 
     def detached_slot(self, host: str) -> ConnectionSlot:
@@ -177,15 +149,14 @@ class AddressLimits:
         record.count = 1
         return ConnectionSlot(self, record, 0)
 
-    def evict_oldest(self) -> bool:
-        """End the oldest unauthenticated connection; False if there is none."""
-        slot = next(iter(self._unauthenticated), None)
-        if slot is not None:
+    def evict_oldest(self) -> None:
+        """End the oldest unauthenticated connection, if there is one."""
+        for slot in self.unauthenticated:
             self._evict(slot)
-        return slot is not None
+            return
 
     def forget_unauthenticated(self, slot: ConnectionSlot, record: _AddressRecord) -> None:
-        self._unauthenticated.pop(slot, None)
+        self.unauthenticated.pop(slot, None)
         record.unauthenticated.pop(slot, None)
 
     def penalize(self, record: _AddressRecord, cost_ms: int) -> None:
@@ -210,7 +181,7 @@ class AddressLimits:
     def _record(self, address: str, now_ms: int) -> _AddressRecord:
         record = self._records.get(address)
         if record is None:
-            if len(self._records) >= self._bounds.addresses:
+            if len(self._records) >= self.addresses_max:
                 self._forget_addresses(now_ms)
             record = self._records[address] = _AddressRecord(address, now_ms)
         return record
@@ -220,7 +191,7 @@ class AddressLimits:
         table is free, so that this does not happen for every new address."""
         idle = [record for record in self._records.values() if record.count == 0]
         idle.sort(key=lambda record: record.settle(now_ms))
-        kept_max = self._bounds.addresses // 2
+        kept_max = self.addresses_max // 2
         for number, record in enumerate(idle):
             if record.owed_ms > 0 and len(idle) - number <= kept_max:
                 return

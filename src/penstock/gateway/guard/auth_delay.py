@@ -7,13 +7,9 @@ policies, so guessing with changing policy names is delayed as well.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import Callable
-
 from penstock.auth.sas import parse_token
 from penstock.model import limits, names
-from penstock.model.errors import AuthFailed, PenstockError, QuotaExceeded
+from penstock.model.errors import AuthFailed
 
 # Each further failure doubles the delay up to its maximum. More failures are not counted, so a long
 # attack is forgotten as fast as a short one.
@@ -29,22 +25,16 @@ _POLICIES_FREE = 16  # failures of an address over all policies count a 16th
 class AuthDelay:
     """Failures by (policy, address); times are monotonic milliseconds. Shared by all protocols.
 
-    A valid token clears nothing: a client and an attacker may share one address.
+    A valid token clears nothing: a client and an attacker may share one address. Tests lower the
+    limits.
     """
 
-    def __init__(
-        self,
-        *,
-        entries_max: int = limits.BACKOFF_ENTRIES_MAX,
-        waiting_max: int = limits.BACKOFF_WAITING_MAX,
-    ) -> None:
-        self._entries_max = entries_max
-        self._waiting_max = waiting_max
+    entries_max = limits.BACKOFF_ENTRIES_MAX
+    waiting_max = limits.BACKOFF_WAITING_MAX
+
+    def __init__(self) -> None:
         self._failures: dict[tuple[str, str], tuple[int, int]] = {}  # count, when; oldest first
         self.waiting = 0  # answers that are delayed now, of all connections
-
-    def __len__(self) -> int:
-        return len(self._failures)
 
     def fail(self, policy: str, address: str, *, now_ms: int) -> int:
         """Count a failure; return the milliseconds by which its answer is delayed. `policy` is the
@@ -68,14 +58,14 @@ class AuthDelay:
         count = min(count + 1, most)
         if count == most:
             since_ms = now_ms  # the attack goes on
-        if len(self._failures) >= self._entries_max:
+        if len(self._failures) >= self.entries_max:
             del self._failures[next(iter(self._failures))]
         self._failures[entry] = (count, since_ms)
         return count
 
     def start_waiting(self) -> bool:
         """Delay one more answer; False if too many are delayed, and this one must not be given."""
-        if self.waiting >= self._waiting_max:
+        if self.waiting >= self.waiting_max:
             return False
         self.waiting += 1
         return True
@@ -84,71 +74,6 @@ class AuthDelay:
         """The answer was sent, or its connection has ended."""
         self.waiting -= 1
         assert self.waiting >= 0
-
-
-class DelayedAnswers:
-    """Counts the failed tokens of one connection and delays their answers."""
-
-    def __init__(
-        self,
-        delay: AuthDelay,
-        *,
-        address: str,
-        loop: asyncio.AbstractEventLoop,
-        monotonic_ms: Callable[[], int],
-        run: Callable[[Callable[[], None]], None],
-        close: Callable[[PenstockError], None],
-    ) -> None:
-        """`run` sends a delayed answer, `close` ends the connection with an error."""
-        self._delay = delay
-        self._address = address
-        self._loop = loop
-        self._monotonic_ms = monotonic_ms
-        self._run = run
-        self._close = close
-        self._failures = 0
-        self._numbers = itertools.count()
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-
-    def fail(self, policy: str) -> int:
-        """Count a failure; return the delay of its answer in milliseconds. Too many failures close
-        the connection."""
-        delay_ms = self._delay.fail(policy, self._address, now_ms=self._monotonic_ms())
-        self._failures += 1
-        most = limits.FAILED_TOKENS_PER_CONNECTION_MAX
-        if self._failures >= most:
-            self._close(
-                QuotaExceeded(
-                    f"{self._failures} tokens have failed on this connection: at most {most} may."
-                )
-            )
-        return delay_ms
-
-    def later(self, delay_ms: int, answer: Callable[[], None]) -> None:
-        """Send the answer after the delay, unless the connection ends before."""
-        if not self._delay.start_waiting():
-            self._close(QuotaExceeded("Too many answers to tokens that failed are waiting."))
-            return
-        number = next(self._numbers)
-
-        def send() -> None:
-            del self._timers[number]
-            self._delay.stop_waiting()
-            self._run(answer)
-
-        self._timers[number] = self._loop.call_later(delay_ms / 1000, send)
-
-    def close(self) -> None:
-        """The connection is over: send no answer, and drop the references to it."""
-        self._run = self._close = _nothing
-        while self._timers:
-            _, timer = self._timers.popitem()
-            timer.cancel()
-            self._delay.stop_waiting()
-
-
-def _nothing(_: object) -> None:
-    """The connection is over."""
 
 
 def policy_of(token: object) -> str:

@@ -143,21 +143,6 @@ class WorkBudget:
 
     `on_drop` ends the connection; a protocol that can report the reason replaces it."""
 
-    __slots__ = (
-        "_debt_us_max",
-        "_is_authenticated",
-        "_is_closed",
-        "_level_us",
-        "_queue",
-        "_since_ms",
-        "_turn",
-        "address",
-        "entries",
-        "has_turn",
-        "on_drop",
-        "spent_us",
-    )
-
     def __init__(self, queue: WorkQueue, address: str, *, on_drop: Callable[[], object]) -> None:
         self.address = address
         self.on_drop = on_drop

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.broker import HubRuntime
-from penstock.gateway.http import responses
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
+from penstock.gateway.http.message_encoder import decode_json
 from penstock.gateway.http.request import HttpRequest
 from penstock.gateway.http.responses import HttpResponse
-from penstock.gateway.http.routes import HttpOperation, RequestTarget, split_path
-from penstock.model import limits, names
+from penstock.gateway.http.routes import HttpOperation, RequestTarget, build_target, split_path
+from penstock.model import limits
 from penstock.model.checkpoints import (
     Checkpoint,
     CheckpointList,
@@ -48,7 +47,8 @@ _JSON = (b"content-type", b"application/json")
 _METHODS = ("GET", "POST")
 _SEQUENCE_NUMBER_MAX = 2**63 - 1
 
-T = TypeVar("T")
+_CLAIMS = msgspec.json.Decoder(ClaimList)
+_CHECKPOINTS = msgspec.json.Decoder(CheckpointList)
 
 
 class CheckpointService(Protocol):
@@ -100,21 +100,21 @@ class CheckpointEndpoint(DataPlaneEndpoint):
 
     def _list(self, hub: HubRuntime, group: str, what: str) -> HttpResponse:
         if what == "checkpoints":
-            return self._json(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
-        return self._json(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
+            return _json_response(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
+        return _json_response(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
 
     async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
-        claims = _decode_body(body, ClaimList).claims
+        claims = decode_json(_CLAIMS, body, "The body").claims
         _check_count(len(claims))
         for claim in claims:
             hub.partition_index(claim.partition_id)
             _check_text("owner_id", claim.owner_id, least=0)
             if claim.etag is not None:
                 _check_text("etag", claim.etag)
-        return self._json(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
+        return _json_response(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
 
     async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
-        checkpoints = _decode_body(body, CheckpointList).checkpoints
+        checkpoints = decode_json(_CHECKPOINTS, body, "The body").checkpoints
         _check_count(len(checkpoints))
         for checkpoint in checkpoints:
             hub.partition_index(checkpoint.partition_id)
@@ -125,7 +125,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
         await self._keeper.save(hub.entity.id, group, checkpoints)
-        return responses.empty_response(204, self._http_date())
+        return HttpResponse(204)
 
     async def _body(self, exchange: HttpRequest) -> bytes:
         bytes_max = limits.CHECKPOINT_BODY_BYTES_MAX
@@ -141,8 +141,9 @@ class CheckpointEndpoint(DataPlaneEndpoint):
         finally:
             self._pending_bytes -= size
 
-    def _json(self, content: msgspec.Struct) -> HttpResponse:
-        return responses.body_response(200, _JSON, msgspec.json.encode(content), self._http_date())
+
+def _json_response(content: msgspec.Struct) -> HttpResponse:
+    return HttpResponse(200, [_JSON], msgspec.json.encode(content))
 
 
 def _parse(raw_path: bytes) -> _CheckpointRequest:
@@ -154,22 +155,9 @@ def _parse(raw_path: bytes) -> _CheckpointRequest:
             f"'{PREFIX}HUB/GROUP/checkpoints' are, names escaped."
         )
     hub, group = segments[2], segments[3]
-    path = tuple(hub.split("/"))
-    if not all(path) or len(hub) > limits.HUB_NAME_MAX or not group:
-        raise ArgumentError(f"'{names.quote_text(hub)}' cannot be the name of an event hub.")
-    uri = "/" + "/".join(quote(segment, safe="") for segment in path)
-    return _CheckpointRequest(RequestTarget(HttpOperation.CHECKPOINTS, hub, path, uri), group, what)
-
-
-def _decode_body(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise ArgumentError(
-            f"The body is not what is expected here: {names.quote_text(str(error), most=200)}."
-        ) from None
-    except RecursionError:
-        raise ArgumentError("The body is nested too deeply.") from None
+    if not group:
+        raise ArgumentError("The path has no consumer group.")
+    return _CheckpointRequest(build_target(HttpOperation.CHECKPOINTS, [hub]), group, what)
 
 
 def _check_count(count: int) -> None:

@@ -74,7 +74,7 @@ class DataPlaneEndpoint(ABC):
         except Exception:  # noqa: BLE001 - it costs this request only
             response = self._refuse(request, InternalError(_INTERNAL), is_unexpected=True)
         self.answered[response.status] += 1
-        await request.answer(response)
+        await request.answer(response, self._http_date())
 
     @abstractmethod
     async def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -107,7 +107,6 @@ class DataPlaneEndpoint(ABC):
             tracking_id=tracking_id,
             tracker=tracker,
             now_ms=self._clock.now_ms(),
-            date=self._http_date(),
         )
 
     def _log_failure(

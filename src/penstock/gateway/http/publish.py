@@ -10,7 +10,6 @@ from typing import Any
 from penstock.broker import HubRuntime, error_messages
 from penstock.catalog.api import Catalog
 from penstock.gateway.backpressure import PendingBytes
-from penstock.gateway.http import responses
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
 from penstock.gateway.http.message_encoder import (
     BatchEncoder,
@@ -60,9 +59,7 @@ class PublishEndpoint(DataPlaneEndpoint):
         check_method(request.method, METHODS[target.operation])
         grant = self._authorize(request, target, Right.MANAGE)
         hub = self._broker.hub(grant.namespace, target.hub)
-        return self._revoked.act(
-            request.method, target, hub, self._clock.now_ms(), self._http_date()
-        )
+        return self._revoked.act(request.method, target, hub, self._clock.now_ms())
 
     async def _publish(self, request: HttpRequest, target: RequestTarget) -> HttpResponse:
         grant = self._authorize(request, target, Right.SEND)
@@ -75,7 +72,7 @@ class PublishEndpoint(DataPlaneEndpoint):
             if error.http_status < 500:  # others are counted where they happen
                 hub.counters.user_errors += 1
             raise
-        return responses.empty_response(201, self._http_date())
+        return HttpResponse(201)
 
     async def _publish_to(
         self, hub: HubRuntime, request: HttpRequest, target: RequestTarget

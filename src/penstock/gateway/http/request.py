@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope, Send
 
 from penstock.gateway.guard import network_of, policy_of
-from penstock.gateway.http.responses import CLOSE, HttpResponse, LengthRequired
+from penstock.gateway.http.responses import CLOSE, SERVER, HttpResponse, LengthRequired
 from penstock.gateway.refusal_log import RefusalLog
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
@@ -146,8 +146,9 @@ class HttpRequest:
             return None
         return (_timeout_cached if len(query) <= _QUERY_CACHED_BYTES_MAX else _timeout_s)(query)
 
-    def declared_length(self) -> int | None:
-        """None for a chunked body. Raises ArgumentError, and LengthRequired without any length."""
+    def check_length(self, bytes_max: int) -> int:
+        """The declared length of the body, or `bytes_max` for one in chunks. Raises ArgumentError,
+        MessageTooLarge, and LengthRequired without any length."""
         text = self.headers.get(b"content-length")
         if text is None:
             coding = self.headers.get(b"transfer-encoding")
@@ -157,20 +158,12 @@ class HttpRequest:
                 raise ArgumentError(
                     f"The Transfer-Encoding '{_quote_bytes(coding)}' is not supported: chunked is."
                 )
-            return None
+            return bytes_max
         if not text.isdigit() or len(text) > 18:
             raise ArgumentError(f"The Content-Length '{_quote_bytes(text)}' is not a length.")
+        if int(text) > bytes_max:
+            raise body_too_large(int(text), bytes_max)
         return int(text)
-
-    def check_length(self, bytes_max: int) -> int:
-        """The declared length of the body, or `bytes_max` for one in chunks. Raises MessageTooLarge
-        and what `declared_length` raises."""
-        declared = self.declared_length()
-        if declared is None:
-            return bytes_max
-        if declared > bytes_max:
-            raise body_too_large(declared, bytes_max)
-        return declared
 
     async def body(self, bytes_max: int) -> bytes:
         """Read the whole body. Raises MessageTooLarge (early), ClientDisconnected."""
@@ -199,11 +192,14 @@ class HttpRequest:
             more = message.get("more_body", False)
         return b"".join(chunks)
 
-    async def answer(self, answer: HttpResponse) -> None:
-        """Send the response. A client that still sends a refused body gets the response at once and
-        a short time to notice it; then the connection is closed."""
+    async def answer(self, answer: HttpResponse, date: bytes) -> None:
+        """Send the response; `date` is its Date header. A client that still sends a refused body
+        gets the response at once and a short time to notice it; then the connection is closed."""
         lingers = not self._read and self._has_much_to_come()
-        headers = [*answer.headers, CLOSE] if lingers else answer.headers
+        length = (b"content-length", b"%d" % len(answer.body))
+        headers = [*answer.headers, length, SERVER, (b"date", date)]
+        if lingers:
+            headers.append(CLOSE)
         start: Message = {"type": "http.response.start", "status": answer.status}
         start["headers"] = headers
         await self._send(start)

@@ -57,23 +57,15 @@ class LengthRequired(PenstockError):
 
 
 class HttpResponse(msgspec.Struct, frozen=True):
+    """`HttpRequest.answer` adds the headers that every response has."""
+
     status: int
-    headers: Headers
+    headers: Headers = []
     body: bytes = b""
 
 
-def body_response(
-    status: int, content_type: tuple[bytes, bytes], body: bytes, date: bytes
-) -> HttpResponse:
-    return HttpResponse(status, [content_type, *_usual(len(body), date)], body)
-
-
-def empty_response(status: int, date: bytes) -> HttpResponse:
-    return HttpResponse(status, _usual(0, date))
-
-
 def error_response(
-    error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int, date: bytes
+    error: PenstockError, *, tracking_id: str, tracker: str, now_ms: int
 ) -> HttpResponse:
     """`tracker` is the escaped host and path of the request."""
     time = datetime.fromtimestamp(now_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -81,8 +73,7 @@ def error_response(
     body = (
         f"<Error><Code>{error.http_status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
     ).encode()
-    headers = [_XML, *_usual(len(body), date), *_headers(error)]
-    return HttpResponse(error.http_status, headers, body)
+    return HttpResponse(error.http_status, [_XML, *_headers(error)], body)
 
 
 def http_date(now_ms: int) -> bytes:
@@ -91,10 +82,6 @@ def http_date(now_ms: int) -> bytes:
 
 def xml_text(text: str) -> str:
     return escape(_no_xml().sub("\ufffd", text), quote=False).replace('"', "&quot;")
-
-
-def _usual(length: int, date: bytes) -> Headers:
-    return [(b"content-length", b"%d" % length), SERVER, (b"date", date)]
 
 
 def _detail(error: PenstockError) -> str:

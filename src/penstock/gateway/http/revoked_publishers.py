@@ -7,14 +7,7 @@ from urllib.parse import quote
 
 from penstock.broker import HubRuntime
 from penstock.catalog.api import Catalog
-from penstock.gateway.http.responses import (
-    ATOM_ENTRY,
-    ATOM_FEED,
-    HttpResponse,
-    body_response,
-    empty_response,
-    xml_text,
-)
+from penstock.gateway.http.responses import ATOM_ENTRY, ATOM_FEED, HttpResponse, xml_text
 from penstock.gateway.http.routes import HttpOperation, RequestTarget
 from penstock.model import names
 from penstock.model.entities import RevokedPublisher
@@ -35,26 +28,23 @@ class RevokedPublisherEndpoint:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def act(
-        self, method: str, target: RequestTarget, hub: HubRuntime, now_ms: int, date: bytes
-    ) -> HttpResponse:
+    def act(self, method: str, target: RequestTarget, hub: HubRuntime, now_ms: int) -> HttpResponse:
         """Raises NotFound, AlreadyExists, ArgumentError, QuotaExceeded."""
         if target.operation is HttpOperation.REVOKED_PUBLISHERS:
             publishers = self._catalog.revoked_publishers(hub.entity.namespace, hub.entity.name)
             feed = _build_feed(target, publishers, now_ms)
-            return body_response(200, ATOM_FEED, feed.encode(), date)
+            return HttpResponse(200, [ATOM_FEED], feed.encode())
         assert target.publisher is not None
         if method == "PUT":
             revoked = self._revoke(hub, target.publisher, now_ms)
-            return body_response(201, ATOM_ENTRY, _build_entry(target, revoked).encode(), date)
+            return HttpResponse(201, [ATOM_ENTRY], _build_entry(target, revoked).encode())
         if method == "DELETE":
             self._catalog.delete_revoked_publisher(
                 hub.entity.namespace, hub.entity.name, target.publisher
             )
-            return empty_response(200, date)
-        return body_response(
-            200, ATOM_ENTRY, _build_entry(target, self._find(hub, target)).encode(), date
-        )
+            return HttpResponse(200)
+        revoked = self._find(hub, target)
+        return HttpResponse(200, [ATOM_ENTRY], _build_entry(target, revoked).encode())
 
     def _revoke(self, hub: HubRuntime, publisher: str, now_ms: int) -> RevokedPublisher:
         if hub.is_revoked(publisher):

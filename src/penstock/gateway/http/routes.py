@@ -61,9 +61,9 @@ def _parse(raw_path: bytes) -> RequestTarget:
     segments = split_path(raw_path)
     words = [segment.casefold() for segment in segments]
     if len(words) >= 2 and words[-1] == "revokedpublishers":
-        return _target(HttpOperation.REVOKED_PUBLISHERS, segments[:-1])
+        return build_target(HttpOperation.REVOKED_PUBLISHERS, segments[:-1])
     if len(words) >= 3 and words[-2] == "revokedpublishers":
-        return _target(HttpOperation.REVOKED_PUBLISHER, segments[:-2], publisher=segments[-1])
+        return build_target(HttpOperation.REVOKED_PUBLISHER, segments[:-2], publisher=segments[-1])
     if len(words) >= 2 and words[-1] == "messages":
         return _publish_target(segments[:-1], words[:-1])
     raise NotFound(
@@ -75,16 +75,16 @@ def _parse(raw_path: bytes) -> RequestTarget:
 def _publish_target(segments: list[str], words: list[str]) -> RequestTarget:
     """No hub name contains these words (catalog.validation), so there is one interpretation."""
     if len(words) >= 3 and words[-2] == "partitions":
-        return _target(HttpOperation.PUBLISH, segments[:-2], partition=segments[-1])
+        return build_target(HttpOperation.PUBLISH, segments[:-2], partition=segments[-1])
     if len(words) >= 3 and words[-2] in ("publishers", "publisher"):
-        return _target(HttpOperation.PUBLISH, segments[:-2], publisher=segments[-1])
-    return _target(HttpOperation.PUBLISH, segments)
+        return build_target(HttpOperation.PUBLISH, segments[:-2], publisher=segments[-1])
+    return build_target(HttpOperation.PUBLISH, segments)
 
 
 _parse_cached = lru_cache(maxsize=_TARGETS_CACHED)(_parse)
 
 
-def _target(
+def build_target(
     operation: HttpOperation,
     hub_segments: list[str],
     *,

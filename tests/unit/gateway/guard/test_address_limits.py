@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from penstock.gateway.guard import AddressBounds, AddressLimits, ConnectionSlot, Guard, network_of
+from penstock.gateway.guard import AddressLimits, ConnectionSlot, Guard, network_of
 from penstock.model import limits
 from penstock.model.clock import ManualClock
 
@@ -20,7 +20,9 @@ class Listener:
 
     def __init__(self, **bounds: int) -> None:
         self.clock = ManualClock()
-        self.addresses = AddressLimits(self.clock.monotonic_ms, AddressBounds(**bounds))
+        self.addresses = AddressLimits(self.clock.monotonic_ms)
+        for name, bound in bounds.items():
+            setattr(self.addresses, f"{name}_max", bound)
         self.guard = Guard(
             cast(asyncio.AbstractEventLoop, None),  # nothing is scheduled here
             clock=self.clock,
@@ -77,7 +79,7 @@ def test_the_oldest_unauthenticated_connection_of_an_address_is_evicted() -> Non
     for name in ("first", "second", "third"):
         listener.accept(name=name)
     assert listener.evicted == ["first"]
-    assert listener.addresses.unauthenticated_count == 3
+    assert len(listener.addresses.unauthenticated) == 3
 
 
 def test_unauthenticated_connections_of_all_addresses_are_limited() -> None:
@@ -85,7 +87,7 @@ def test_unauthenticated_connections_of_all_addresses_are_limited() -> None:
     for number in range(5):
         listener.accept(f"192.0.2.{number}", name=str(number))
     assert listener.evicted == ["0", "1"]
-    assert listener.addresses.unauthenticated_count == 3
+    assert len(listener.addresses.unauthenticated) == 3
 
 
 def test_evicting_the_oldest_skips_authenticated_connections() -> None:
@@ -93,10 +95,11 @@ def test_evicting_the_oldest_skips_authenticated_connections() -> None:
     listener.accept(name="authenticated").authenticate()
     listener.accept(name="old")
     listener.accept(name="young")
-    assert listener.addresses.evict_oldest()
+    listener.addresses.evict_oldest()
     assert listener.evicted == ["old"]
-    assert listener.addresses.evict_oldest()
-    assert not listener.addresses.evict_oldest()
+    listener.addresses.evict_oldest()
+    listener.addresses.evict_oldest()
+    assert listener.evicted == ["old", "young"]
 
 
 def test_a_released_slot_cannot_be_authenticated() -> None:

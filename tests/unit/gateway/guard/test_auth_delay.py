@@ -39,7 +39,7 @@ def test_names_longer_than_any_policy_count_as_one_when_they_begin_alike() -> No
     for number in range(FREE + 1):
         (delay,) = delays(auth_delay, 1, policy="x" * 60 + str(number))
     assert delay > 0
-    assert len(auth_delay) == 2  # these, and the address over all policies
+    assert len(auth_delay._failures) == 2  # these, and the address over all policies
 
 
 def test_failures_are_forgotten_one_by_one() -> None:
@@ -74,18 +74,20 @@ def test_changing_the_policys_name_is_no_way_out() -> None:
 
 
 def test_memory_is_bounded_and_the_oldest_is_forgotten_first() -> None:
-    auth_delay = AuthDelay(entries_max=6)
+    auth_delay = AuthDelay()
+    auth_delay.entries_max = 6
     for address in ("a", "b", "c"):
         delays(auth_delay, FREE, address=address)
     delays(auth_delay, 1, address="a")  # still at it
     delays(auth_delay, 1, address="d")
-    assert len(auth_delay) == 6
+    assert len(auth_delay._failures) == 6
     assert delays(auth_delay, 1, address="a")[0] > 0
     assert delays(auth_delay, 1, address="b") == [0]
 
 
 def test_so_many_answers_wait_and_no_more() -> None:
-    auth_delay = AuthDelay(waiting_max=2)
+    auth_delay = AuthDelay()
+    auth_delay.waiting_max = 2
     assert (auth_delay.start_waiting(), auth_delay.start_waiting(), auth_delay.start_waiting()) == (
         True,
         True,

@@ -15,7 +15,7 @@ from penstock.gateway.amqp.lifecycle import LIFE, ConnectionLife, LifeInput, Lif
 from penstock.model.clock import ManualClock
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import World
+    from tests.unit.gateway.amqp.conftest import World
 
 OPEN, CLOSING, HUNG_UP, OVER = LifeState
 CLOSE, HANG_UP, LOSE = LifeInput

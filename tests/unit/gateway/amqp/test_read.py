@@ -19,7 +19,7 @@ from penstock.model.events import StoredBatch
 from penstock.model.names import GroupName, HubName, NamespaceName
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 FIRST = "amqp.annotation.x-opt-sequence-number >= '0'"  # found by a read of the disk
@@ -277,7 +277,7 @@ def test_start_beyond_the_end_detaches_after_the_attach_with_the_recorded_text(
             f"The supplied {what} '0' is invalid. The last {what} in the system is '-1' TrackingId:"
         )
         assert "SystemTracker:contoso:eventhub:eh1~16383|$default, " in str(error.description)
-    assert world.broker.readers() == []
+    assert world.readers() == []
 
 
 def test_damaged_log_ends_the_reader_and_not_the_connection(
@@ -349,7 +349,7 @@ def test_reader_closed_while_its_read_is_under_way_leaves_nothing_behind(
     elif how == "close":
         peer.engine.close()
     peer.run() if how != "lose" else peer.lose()
-    assert world.broker.readers() == []
+    assert world.readers() == []
     world.loop.reads_held = False
     world.loop.settle()
     assert world.loop.complaints == []

@@ -242,9 +242,9 @@ async def test_peer_that_reads_again_is_not_cut_off() -> None:
 async def test_place_is_left_when_the_connection_is_lost() -> None:
     door = Door()
     transport, slot = door.connect()
-    assert door.guard.addresses.unauthenticated_count == 1
+    assert len(door.guard.addresses.unauthenticated) == 1
     transport.close()
-    assert door.guard.addresses.unauthenticated_count == 0
+    assert len(door.guard.addresses.unauthenticated) == 0
     slot.release()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.gateway.conftest import Answer
+from tests.unit.gateway.amqp.conftest import Answer
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.link import Link, LinkRole
@@ -28,7 +28,7 @@ from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 NEVER = -62_135_596_800_000
 

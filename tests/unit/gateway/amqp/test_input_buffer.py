@@ -23,7 +23,7 @@ from penstock.amqp.types import Symbol
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 FLOW = Flow(next_incoming_id=1, incoming_window=100, next_outgoing_id=0, outgoing_window=100)
 BEGIN = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)

@@ -46,7 +46,7 @@ from penstock.amqp.performatives import (
 from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Symbol
 from penstock.auth import Authority, sign
-from penstock.broker import Broker
+from penstock.broker import Broker, ReaderView
 from penstock.catalog.api import CatalogChange
 from penstock.catalog.memory import MemoryCatalog
 from penstock.gateway.amqp.context import AmqpContext
@@ -462,6 +462,9 @@ class World:
         return Peer(self, **config)
 
     # --- what is stored
+
+    def readers(self) -> list[ReaderView]:
+        return [view for hub in self.broker.hubs() for view in hub.readers()]
 
     def stored(self, partition: int = 0) -> list[bytes]:
         """Bodies of the partition's committed events."""

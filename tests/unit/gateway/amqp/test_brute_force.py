@@ -12,7 +12,7 @@ from penstock.amqp.performatives import SaslOutcome
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 ROOT = "RootManageSharedAccessKey"
 FREE = limits.BACKOFF_FREE_FAILURES
@@ -236,7 +236,7 @@ def test_so_many_tokens_fail_on_one_connection_and_then_it_ends(
 
 
 def test_answers_that_wait_are_bounded_over_all_connections(world: World, guesser: Peer) -> None:
-    world.context.guard.auth_delay._waiting_max = 2
+    world.context.guard.auth_delay.waiting_max = 2
     for number in (10, 11):
         put(world, guesser, number, key="guess")
     assert guesser.close_error is None
@@ -289,4 +289,4 @@ def test_requests_behind_the_one_that_ended_the_connection_are_not_judged(
     for _ in range(50):
         sender.send(encode_message(message), settled=True)
     peer.run()
-    assert peer.connection.links.delayed_answers._failures == 2
+    assert peer.connection.links._failed_tokens == 2

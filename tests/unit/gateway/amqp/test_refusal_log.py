@@ -19,7 +19,7 @@ from penstock.model.errors import NotFound
 from penstock.service.logging_setup import BURST, RepeatLimit
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 ROOT = "RootManageSharedAccessKey"
 FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')

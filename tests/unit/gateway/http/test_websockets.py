@@ -308,7 +308,7 @@ async def test_connection_that_ends_while_it_waits_leaves_nothing_behind(talk: T
     talk.transport.close()
     await talk.turns()
     assert talk.guard.work.waiting == 0
-    assert talk.guard.addresses.unauthenticated_count == 0
+    assert len(talk.guard.addresses.unauthenticated) == 0
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ async def test_peer_that_does_not_answer_our_close_is_cut_off(
     await talk.say(UPGRADE)
     assert talk.transport.written.endswith(b"\x88\x02\x03\xeb")
     await asyncio.wait_for(talk.transport.over.wait(), 30)
-    assert talk.guard.addresses.unauthenticated_count == 0
+    assert len(talk.guard.addresses.unauthenticated) == 0
 
 
 async def test_peer_that_answers_our_close_is_let_go_at_once() -> None:

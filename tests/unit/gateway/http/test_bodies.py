@@ -9,7 +9,7 @@ import pytest
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import Response, World
+    from tests.unit.gateway.http.conftest import Response, World
 
 MOST = limits.PUBLICATION_BYTES_STANDARD
 

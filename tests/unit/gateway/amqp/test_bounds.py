@@ -27,7 +27,7 @@ from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
@@ -276,7 +276,7 @@ def test_links_and_sessions_that_come_and_go_leave_nothing_behind(world: World, 
     assert not connection.links.scheduler
     assert not connection.links.scheduler._sessions
     assert not connection.links._dirty
-    assert world.broker.readers() == []
+    assert world.readers() == []
 
 
 def test_refused_attaches_leave_nothing_behind(peer: Peer) -> None:
@@ -309,7 +309,7 @@ def test_attach_on_a_session_that_ended_in_the_same_read_is_undone(
 ) -> None:
     attach = Attach(name="late", handle=9, role=True, source=Source(address=READER))
     peer.say(attach, credit(9, 5), End())
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert peer.connection.links.handlers == {}
 
 
@@ -329,7 +329,7 @@ def crashed(world: World, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     assert peer.connection.links.handlers == {}
     assert world.context.pending_bytes.total == 0
     peer.lose()
-    assert world.broker.readers() == []
+    assert world.readers() == []
     other = world.peer().authorised()
     assert other.receiver(0).is_attached
     other.publish(other.sender("eh1"), world.event())
@@ -432,7 +432,7 @@ def test_bug_while_one_link_is_closed_keeps_no_other_place_taken(
     links = [peer.receiver(partition) for partition in (0, 1)]
     monkeypatch.setattr(app_of(peer, links[0]), "close", boom)
     peer.lose()
-    assert [view.partition for view in world.broker.readers()] == [0]  # the broken one's
+    assert [view.partition for view in world.readers()] == [0]  # the broken one's
     assert "closing a link failed" in caplog.text
     assert world.door.connections == set()
 

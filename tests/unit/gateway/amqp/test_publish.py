@@ -25,7 +25,7 @@ from penstock.model.entities import HubStatus
 from penstock.model.errors import LogFailed
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 BATCH = 0x80013700
 IDEMPOTENT = ["com.microsoft:idempotent-producer"]

@@ -13,7 +13,7 @@ from penstock.gateway.http import authorization
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import World
+    from tests.unit.gateway.http.conftest import World
 
 HOST = "contoso.example.net"
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.model import slow_operations
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 
 def test_attach_and_management_are_told_when_they_are_slow(

@@ -14,7 +14,7 @@ from penstock.gateway.amqp.links import LinkHost, OnDecided
 from penstock.gateway.backpressure import PauseReason
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 
@@ -44,7 +44,7 @@ def test_link_is_attached_when_it_is_decided(
     late.pop()()
     peer.run()
     assert link.is_attached
-    assert len(world.broker.readers()) == 1
+    assert len(world.readers()) == 1
 
 
 def test_refusal_may_come_later(peer: Peer, late: list[Callable[[], None]]) -> None:
@@ -82,7 +82,7 @@ def test_link_that_the_peer_has_detached_meanwhile_keeps_no_registration(
     peer.run()
     late.pop()()
     peer.run()
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert [type(sent.body) for sent in peer.heard[before:]] == [Attach, Detach]
     assert peer.close_error is None
 
@@ -97,7 +97,7 @@ def test_session_that_has_ended_meanwhile_keeps_no_registration(
     peer.run()
     late.pop()()
     peer.run()
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert peer.close_error is None
 
 
@@ -112,4 +112,4 @@ def test_connection_that_has_ended_meanwhile_keeps_no_registration(
         peer.connection.shut_down()
     late.pop()()
     world.loop.settle()
-    assert world.broker.readers() == []
+    assert world.readers() == []

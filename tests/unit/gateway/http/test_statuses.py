@@ -22,7 +22,7 @@ from penstock.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import Response, World
+    from tests.unit.gateway.http.conftest import Response, World
 
 
 def refused(response: Response, status: int, text: str) -> None:

@@ -9,7 +9,7 @@ from penstock.model.entities import RevokedPublisher
 from penstock.model.names import HubName, NamespaceName, PublisherName
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 REVOKED = "com.microsoft:publisher-revoked"
 

@@ -25,7 +25,7 @@ from penstock.model.entities import HubStatus, LimitSet, Tier
 from penstock.model.names import fold_name
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 STAMP = re.compile(
@@ -333,7 +333,7 @@ def test_reader_property_of_a_wrong_kind_is_an_argument_error(
     assert refused(peer, READER, LinkRole.RECEIVER, properties=properties)[0] == (
         "com.microsoft:argument-error"
     )
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert peer.receiver().is_attached  # the connection lives
 
 
@@ -453,7 +453,7 @@ def test_takeover_on_the_same_connection_detaches_the_older_link(peer: Peer) -> 
     new = peer.receiver(properties=epoch)
     assert not old.is_attached
     assert new.is_attached
-    assert len(peer.world.broker.readers()) == 1
+    assert len(peer.world.readers()) == 1
 
 
 def test_lower_epoch_and_shared_reader_are_refused_beside_an_epoch(peer: Peer) -> None:
@@ -514,7 +514,7 @@ def test_attach_whose_answer_the_peer_cannot_take_leaves_nothing_behind(world: W
     target = Target(address="a" * 400)
     link.request(source=Source(address=READER), target=target)
     peer.connection.data_received(peer.engine.bytes_to_send(now_ms=0))
-    assert world.broker.readers() == []  # before the peer has answered anything
+    assert world.readers() == []  # before the peer has answered anything
     peer.run()
     assert peer.detach_error(link) is not None
     assert peer.receiver().is_attached
@@ -528,7 +528,7 @@ def test_links_that_come_and_go_in_one_read_leave_nothing_behind(world: World, p
         link.detach()
     peer.session.end()
     peer.run()
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert peer.connection.links.handlers == {}
 
 

@@ -12,7 +12,7 @@ from penstock.amqp.types import Symbol
 from penstock.model.partitioner import partition_for_key
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import World
+    from tests.unit.gateway.http.conftest import World
 
 KEY = "x-opt-partition-key"
 

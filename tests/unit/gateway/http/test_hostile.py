@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.gateway.http.server import HttpServer
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import World
+    from tests.unit.gateway.http.conftest import World
 
 METHODS = st.sampled_from(["POST", "GET", "PUT", "DELETE", "HEAD", "PATCH", "BREW"])
 PIECES = st.sampled_from(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
+from tests.unit.gateway.http.test_websockets import BINARY, UPGRADE, frame
 from tests.unit.gateway.test_listener import tls_context
-from tests.unit.gateway_http.test_websockets import BINARY, UPGRADE, frame
 
 from penstock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, encode_frame
 from penstock.amqp.performatives import Begin, Open, SaslInit, encode_performative
@@ -27,7 +27,7 @@ from penstock.gateway.http.server import HttpServer
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import World
+    from tests.unit.gateway.amqp.conftest import World
 
 __all__ = ["tls_context"]
 

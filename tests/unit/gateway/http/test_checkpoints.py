@@ -16,7 +16,7 @@ from penstock.model.entities import ConsumerGroup, Right
 from penstock.model.names import GroupName, HubName
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import Response, World
+    from tests.unit.gateway.http.conftest import Response, World
 
 OWNERSHIP = "/$penstock/checkpoints/events/$Default/ownership"
 CHECKPOINTS = "/$penstock/checkpoints/events/$Default/checkpoints"

@@ -24,7 +24,7 @@ from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.model import limits
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000)
 
@@ -177,7 +177,7 @@ def test_silent_peer_is_dropped_at_twice_our_time_out_with_the_recorded_text(
         "The connection was inactive for more than the allowed 240000 milliseconds and is closed "
         f"by container '{peer.connection.id}'."
     )
-    assert world.broker.readers() == []  # at once, not when the socket is gone
+    assert world.readers() == []  # at once, not when the socket is gone
 
 
 def test_empty_frames_keep_a_peer_alive(world: World, peer: Peer) -> None:
@@ -278,7 +278,7 @@ def test_peers_close_is_answered_and_frees_everything_at_once(world: World, peer
     peer.run()
     assert type(peer.heard[-1].body) is Close
     assert peer.socket.is_closed
-    assert world.broker.readers() == []
+    assert world.readers() == []
     assert peer.connection.links.handlers == {}
 
 
@@ -346,7 +346,7 @@ def test_transport_lost_anywhere_frees_places_and_memory(
         for _ in range(turns):
             world.loop.step()
         peer.lose()
-        assert world.broker.readers() == []
+        assert world.readers() == []
         assert world.context.pending_bytes.total == 0
         assert world.door.connections == set()
         assert peer.connection.links.reply_bytes == 0
@@ -415,7 +415,7 @@ async def test_stopping_waits_for_nobody_for_ever(world: World) -> None:
     await world.door.close(grace_s=0.01)
     assert silent.socket.is_closed  # it had not even begun
     assert opened.socket.is_aborted
-    assert world.broker.readers() == []
+    assert world.readers() == []
 
 
 async def test_stopping_gives_up_on_a_disk_that_never_answers(world: World, peer: Peer) -> None:

@@ -10,14 +10,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.gateway.conftest import World, read_frames
+from tests.unit.gateway.amqp.conftest import World, read_frames
 
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Disposition, Transfer
 from penstock.log.embedded.store import EmbeddedLogStore
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer
+    from tests.unit.gateway.amqp.conftest import Peer
 
 DEADLINE_S = 60.0
 

@@ -13,7 +13,7 @@ from penstock.amqp.link import LinkRole
 from penstock.amqp.types import Long, Symbol
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 # Descriptor -> how many fields its list must have (E2).
 FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, 0x14: 11, 0x15: 6, 0x16: 3, 0x17: 1, 0x18: 1}

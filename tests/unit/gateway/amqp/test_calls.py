@@ -8,7 +8,7 @@ from penstock.model import limits
 from penstock.model.entities import Tier
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Answer, Peer, World
+    from tests.unit.gateway.amqp.conftest import Answer, Peer, World
 
 PER_S = limits.MANAGEMENT_CALLS_PER_S
 

@@ -12,7 +12,7 @@ from penstock.model import limits
 from penstock.model.entities import Right
 
 if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import Peer, World
+    from tests.unit.gateway.amqp.conftest import Peer, World
 
 READER = "eh1/ConsumerGroups/$Default/Partitions/0"
 MINUTE_MS = 60_000
@@ -121,7 +121,7 @@ def test_expired_reader_gets_nothing_any_more_and_frees_its_place(world: World) 
     peer = world.peer().authorised(audience="eh1", lasts_s=60)
     link = peer.receiver(0, credit=100)
     world.loop.advance(MINUTE_MS + GRACE_MS)
-    assert world.broker.readers() == []
+    assert world.readers() == []
     world.fill([b"secret"])
     peer.run()
     assert peer.received(link) == []
@@ -203,7 +203,7 @@ def test_deleted_policy_ends_its_links(world: World) -> None:
     link = peer.receiver(0, credit=5)
     world.catalog.delete_rule("contoso", None, "listener")
     assert condition(peer, link) == "amqp:unauthorized-access"
-    assert world.broker.readers() == []
+    assert world.readers() == []
 
 
 def test_right_that_is_taken_away_ends_what_needed_it(world: World) -> None:

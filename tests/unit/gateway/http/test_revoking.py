@@ -12,7 +12,7 @@ from penstock.model import limits
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from tests.unit.gateway_http.conftest import Response, World
+    from tests.unit.gateway.http.conftest import Response, World
 
 LIST = "/events/revokedpublishers"
 ATOM = "{http://www.w3.org/2005/Atom}"
