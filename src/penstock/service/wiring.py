@@ -13,6 +13,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -106,7 +107,12 @@ from penstock.service.readiness import (
     summarize,
 )
 from penstock.service.runtime_description import RuntimeDescription
-from penstock.service.unclaimed_logs import UnclaimedLogs, compare_logs, hubs_with_name_files
+from penstock.service.unclaimed_logs import (
+    UnclaimedLogs,
+    compare_logs,
+    forget_deletions,
+    hubs_with_name_files,
+)
 from penstock.service.usage_recorder import UsageRecorder
 
 _READ_THREADS = 4
@@ -225,7 +231,8 @@ class Penstock:
             expiry_grace_ms=1000 * settings.auth_expiry_grace_seconds,
         )
         self._keep_checkpoints(context, catalog, data)
-        self._start_task("retention", partial(self._run_retention, broker), retention.INTERVAL_S)
+        run_retention = partial(self._run_retention, broker, catalog, data.path / "log")
+        self._start_task("retention", run_retention, retention.INTERVAL_S)
         facts = await self._open_listeners(context, catalog, data, root)
         self._supervise_capture(facts)
         data.write_runtime(facts.as_dict())
@@ -509,8 +516,9 @@ class Penstock:
         task.start()
         self._stack.push_async_callback(task.close)
 
-    async def _run_retention(self, broker: Broker) -> str | None:
+    async def _run_retention(self, broker: Broker, catalog: Catalog, log: Path) -> str | None:
         problem = await retention.enforce_retention(broker)
+        await forget_deletions(log, catalog)
         if self._captures is not None:
             await self._captures.watch.log_warnings()
         return problem
