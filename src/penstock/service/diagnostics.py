@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.catalog.offline import hub_names
-from penstock.checkpoints.offline import read_checkpoints_offline
+from penstock.checkpoints.sqlite_file import read_checkpoints_offline
 from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.certificates import (
