@@ -21,10 +21,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -107,7 +109,7 @@ def back_up(
     copier.copy_captured()
     copier.copy_log()
     copier.copy_others()
-    copier.flush()
+    _flush_all(place)
     verified = verify(place)
     manifest = BackupManifest(
         version=VERSION,
@@ -171,7 +173,7 @@ def restore_to(
         aside.replace(data)  # over an empty directory too
         fsync_directory(data.parent)
     except BaseException:
-        _remove(aside)
+        shutil.rmtree(aside, ignore_errors=True)
         raise
     return verified
 
@@ -231,8 +233,7 @@ class _BackupCopier:
 
     def copy_log(self) -> None:
         log = self._data / "log"
-        for name in ("format.json",):
-            self._copy(log / name)
+        self._copy(log / "format.json")
         for hub_id in _hub_ids(self._place / "catalog.sqlite"):
             folder = log / hub_id
             if not folder.is_dir():
@@ -254,9 +255,6 @@ class _BackupCopier:
                 continue
             if str(inside) not in _LEFT_OUT:
                 self._copy(file)
-
-    def flush(self) -> None:
-        _flush_all(self._place)
 
     def _copy_database(self, file: Path) -> None:
         """Raises DataDirectoryError."""
@@ -353,32 +351,30 @@ def _read_only(file: Path) -> sqlite3.Connection:
 
 def _copy_file(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
     """Copy up to `stop`, or the whole file. Return size and SHA-256."""
-    digest, done = hashlib.sha256(), 0
     with file.open("rb") as source:
         opened = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(opened, "wb") as copy:
-            while stop is None or done < stop:
-                size = _CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - done)
-                chunk = source.read(size)
-                if not chunk:
-                    break
-                copy.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                report(len(chunk))
-    return done, digest.hexdigest()
+            return _read_through(source, copy.write, stop, report)
 
 
 def _hash_file(file: Path, report: Report) -> tuple[int, str]:
-    digest, done = hashlib.sha256(), 0
+    """Size and SHA-256."""
     try:
         with file.open("rb") as source:
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                done += len(chunk)
-                report(len(chunk))
+            return _read_through(source, lambda _: None, None, report)
     except FileNotFoundError:
         raise DataDirectoryError(f"{file} is missing.") from None
+
+
+def _read_through(
+    source: BinaryIO, write: Callable[[bytes], object], stop: int | None, report: Report
+) -> tuple[int, str]:
+    digest, done = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - done)):
+        write(chunk)
+        digest.update(chunk)
+        done += len(chunk)
+        report(len(chunk))
     return done, digest.hexdigest()
 
 
@@ -435,9 +431,3 @@ def _flush_all(place: Path) -> None:
 
 def _capture_states(data: Path) -> list[Path]:
     return sorted(file for pattern in _CAPTURE_STATES for file in data.glob(pattern))
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from penstock.broker import Broker, HubRuntime
-from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows, lag_rows
+from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.model.clock import Clock
@@ -37,17 +37,6 @@ class LagReport:
         """Rows of one hub. `lag_seconds` is None where the event is not in memory."""
         now_ms = self._clock.now_ms()
         return hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
-
-    def rows(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
-        """Rows without disk reads: `lag_seconds` is None where the event is not in memory."""
-        return lag_rows(
-            self._broker,
-            self._catalog,
-            self._checkpoints,
-            now_ms=self._clock.now_ms(),
-            namespace=namespace,
-            hub=hub,
-        )
 
     async def measure(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
         """Rows with `lag_seconds` read from disk where needed. One event-loop turn per hub."""

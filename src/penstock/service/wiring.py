@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
@@ -35,9 +35,10 @@ from penstock.gateway.http.request import log_refusal
 from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.management.app import ManagementApp, ManagementMount
+from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations.base import ManagementContext
-from penstock.management.permissions import AdminRole
+from penstock.management.permissions import AdminRole, ProcessRole
 from penstock.management.routes.router import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
@@ -54,7 +55,12 @@ from penstock.model.metrics import FlushLatencies
 from penstock.service import retention
 from penstock.service.admin_tokens import RENEW_INTERVAL_S, ProcessTokens, ServiceTokens
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
-from penstock.service.capture_process import CaptureServices
+from penstock.service.capture_process import (
+    CaptureMonitor,
+    CaptureSupervisor,
+    capture_child,
+    job_is_polling,
+)
 from penstock.service.certificates import (
     RELOAD_INTERVAL_S,
     Certificates,
@@ -63,7 +69,7 @@ from penstock.service.certificates import (
     prepare_certificates,
 )
 from penstock.service.child_processes import ChildProcess, ChildProcesses
-from penstock.service.config.settings import Settings
+from penstock.service.config.settings import Settings, destinations_of
 from penstock.service.data_directory import DataDirectory
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.lag_report import LagReport, follow_catalog
@@ -78,12 +84,7 @@ from penstock.service.management_context import (
     required_units,
 )
 from penstock.service.metric_history import MetricHistory
-from penstock.service.metrics import (
-    BrokerCollector,
-    CaptureCollector,
-    CertificateCollector,
-    metrics_route,
-)
+from penstock.service.metrics import BrokerCollector, MetricsPage, collect_capture
 from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
 from penstock.service.portal_process import (
     PortalSignIn,
@@ -132,6 +133,7 @@ class Penstock:
     lag: LagReport
     _certificate: ReloadableCertificate
     _tokens: ServiceTokens
+    _capture_registry: CaptureRegistry
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class Penstock:
         self._flushes = FlushLatencies()
         self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
         self._endpoints: ServiceEndpoints | None = None
-        self._captures: CaptureServices | None = None
+        self._capture: CaptureMonitor | None = None
         self._children = ChildProcesses(self.clock)
         self._portal_note = ""
         self._sign_in: PortalSignIn | None = None
@@ -234,17 +236,23 @@ class Penstock:
         run_retention = partial(self._run_retention, broker, catalog, data.path / "log")
         self._start_task("retention", run_retention, retention.INTERVAL_S)
         facts = await self._open_listeners(context, catalog, data, root)
-        self._supervise_capture(facts)
+        self._supervise_capture(catalog, facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         logs.reserve_space()
         return facts
 
-    def _supervise_capture(self, facts: RuntimeDescription) -> None:
-        assert self._captures is not None
-        supervisor = self._captures.start(self._children, facts)
-        if supervisor.is_started:
-            self._passes.append(supervisor.record)
+    def _supervise_capture(self, catalog: Catalog, facts: RuntimeDescription) -> None:
+        """Start supervision. The process starts when a hub needs it; nothing waits for it."""
+        if not self.settings.capture.run:
+            return
+        probe = job_is_polling(self._children, self._capture_registry, self.clock.now_ms)
+        child = capture_child(self.settings, facts, probe)
+        supervisor = CaptureSupervisor(
+            self._children, catalog, self._capture_registry, child, self.clock
+        )
+        self._passes.append(supervisor.record)
+        supervisor.start()
         self._stack.push_async_callback(supervisor.close)
 
     def _keep_checkpoints(
@@ -345,9 +353,11 @@ class Penstock:
             portal=None if portal is None else portal.url,
         )
         self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
-        process_tokens = ProcessTokens.prepare(
-            data.path, tokens, self.clock, context.reads, settings
-        )
+        needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
+        roles = [role for role in needed if needed[role]]
+        process_tokens = ProcessTokens(data.path, tokens, self.clock, context.reads, roles)
+        with contextlib.suppress(OSError):  # a full disk: the first pass retries, and reports it
+            process_tokens.write()
         self._stack.callback(process_tokens.remove)
         self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
         self._stack.push_async_callback(self._children.close)
@@ -377,8 +387,14 @@ class Penstock:
         self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
     ) -> ManagementContext:
         history = self._keep_history(context, catalog, data, server)
-        captures = self._captures = CaptureServices(
-            self.settings, context.broker, catalog, data.path, self.clock
+        registry = self._capture_registry = CaptureRegistry(
+            destinations_of(self.settings.capture, data.path)
+        )
+        self._capture = CaptureMonitor(
+            catalog,
+            registry,
+            lambda hub: context.broker.hub(hub.namespace, hub.name).next_sequences(),
+            self.clock.now_ms,
         )
         # A second connection to the file: the usage recorder writes with its own, on its thread.
         ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
@@ -394,7 +410,7 @@ class Penstock:
             checkpoints=self._keeper,
             history=history,
             jobs=JobRegistry(),
-            captures=captures.registry,
+            captures=registry,
             reads=context.reads,
             new_key=new_key,
             new_hub_id=new_hub_id,
@@ -456,14 +472,7 @@ class Penstock:
             refusal_log=context.refusal_log,
         )
         self._answered = publishing.answered
-        return PublicApplication(
-            publishing=ManagementMount(management, publishing),
-            websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
-            prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
-        )
-
-    def _checkpoints(self, context: AmqpContext, catalog: Catalog) -> CheckpointEndpoint:
-        return CheckpointEndpoint(
+        checkpoints = CheckpointEndpoint(
             broker=context.broker,
             catalog=catalog,
             keeper=self._keeper,
@@ -471,6 +480,11 @@ class Penstock:
             authorities=context.authorities,
             new_id=context.new_id,
             refusal_log=context.refusal_log,
+        )
+        return PublicApplication(
+            publishing=ManagementMount(management, publishing),
+            websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
+            prefixes={CHECKPOINTS: checkpoints},
         )
 
     def _portal_sockets(self) -> PortalSockets | None:
@@ -496,15 +510,13 @@ class Penstock:
             connections_opened=lambda: server.opened,
             flushes=self._flushes,
             answered=self._answered,
+            certificate_expires_ms=lambda: self._certificate.validity.not_after_ms,
         )
-        assert self._captures is not None
-        metrics = metrics_route(
-            collector,
-            CaptureCollector(self._captures.watch),
-            CertificateCollector(lambda: self._certificate.validity.not_after_ms),
-        )
+        assert self._capture is not None
+        metrics = MetricsPage(collector.collect, partial(collect_capture, self._capture))
         health = health_routes(self._ended, self._readiness)
-        return Starlette(routes=[*health, metrics, front_route(portal)])
+        routes = [*health, Route("/metrics", metrics, methods=["GET"]), front_route(portal)]
+        return Starlette(routes=routes)
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -519,8 +531,8 @@ class Penstock:
     async def _run_retention(self, broker: Broker, catalog: Catalog, log: Path) -> str | None:
         problem = await retention.enforce_retention(broker)
         await forget_deletions(log, catalog)
-        if self._captures is not None:
-            await self._captures.watch.log_warnings()
+        if self._capture is not None:
+            await self._capture.log_warnings()
         return problem
 
     async def _reload_certificate(self) -> str | None:
@@ -550,14 +562,14 @@ class Penstock:
         return summarize(subject, run_checks(subject))
 
     async def _service_state(self) -> ServiceState:
-        assert self._captures is not None
-        captures = await self._captures.watch.statuses()
+        assert self._capture is not None
+        captures = await self._capture.statuses()
         log_problem = self._ended() or await find_log_problem(self.broker)
         return ServiceState(
             is_open=self._open,
             log_problem=log_problem,
             portal=check_portal(self._children),
-            capture=self._captures.watch.check(captures),
+            capture=self._capture.check(captures),
             passes=[
                 committer_report(self._logs.health(), self.clock),
                 *(record.report() for record in self._passes),
@@ -566,7 +578,7 @@ class Penstock:
                 # Damaged ranges of the log: their events cannot be read, all others can.
                 *self._logs.damage,
                 *self._metering.notes,
-                *self._captures.watch.warnings(captures),
+                *self._capture.warnings(captures),
                 *([self._portal_note] if self._portal_note else []),
             ],
         )
