@@ -31,7 +31,7 @@ from typing import BinaryIO
 import msgspec
 
 from penstock.io.database import copy_database, open_read_only
-from penstock.io.files import fsync_directory
+from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
@@ -121,7 +121,8 @@ def back_up(
         findings=verified.losses,
         files=sorted(copier.files, key=lambda file: file.path),
     )
-    _write(place / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    write_file_atomically(place / MANIFEST, content)
     return manifest
 
 
@@ -260,7 +261,7 @@ class _BackupCopier:
         """Raises DataDirectoryError."""
         target = self._place / file.relative_to(self._data)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(target, b"")  # created here with its mode, so that other users can never read it
+        target.touch(0o600, exist_ok=False)  # with its mode, so that other users can never read it
         try:
             with closing(_read_only(file)) as source:
                 copy_database(source, target)
@@ -316,13 +317,10 @@ class _BackupCopier:
 
 def _flushed_size(path: Path) -> int:
     """The size of the newest segment; all bytes before that are on disk on return."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(opened).st_size
-        os.fdatasync(opened)
-        return size
-    finally:
-        os.close(opened)
+    with path.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        os.fdatasync(opened.fileno())
+    return size
 
 
 def _unfinished_bytes(segment: Path) -> int:
@@ -410,22 +408,11 @@ def _make_empty(place: Path) -> None:
     place.chmod(0o700)  # it will have keys
 
 
-def _write(file: Path, content: bytes) -> None:
-    opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(opened, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(opened)
-
-
 def _flush_all(place: Path) -> None:
     for root, _, names in os.walk(place):
         for name in names:
-            opened = os.open(Path(root) / name, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            with (Path(root) / name).open("rb") as opened:
+                os.fsync(opened.fileno())
         fsync_directory(Path(root))
 
 

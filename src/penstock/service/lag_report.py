@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows
@@ -51,10 +52,7 @@ class LagReport:
                 await asyncio.sleep(0)
         if all(row.lag_seconds is not None or not row.lag_events for row in rows):
             return rows
-
-        def read() -> list[LagRow]:
-            return add_lag_seconds(rows, self._broker, now_ms=now_ms)
-
+        read = partial(add_lag_seconds, rows, self._broker, now_ms=now_ms)
         return await asyncio.get_running_loop().run_in_executor(self._reads, read)
 
 
