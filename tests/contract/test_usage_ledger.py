@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.usage_ledger import MemoryUsageLedger
 
 from penstock.catalog.api import UsageLedger
-from penstock.catalog.memory import MemoryUsageLedger
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.model.names import NamespaceName

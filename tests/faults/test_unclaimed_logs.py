@@ -25,7 +25,7 @@ from penstock.service.config.settings import (
     NamespaceSettings,
     Settings,
 )
-from penstock.service.unclaimed_logs import find_unclaimed_logs
+from penstock.service.unclaimed_logs import find_unclaimed_logs, forget_deletions
 from penstock.service.wiring import Penstock
 
 DEADLINE_S = 30.0
@@ -140,6 +140,17 @@ def test_namespace_records_the_deletion_of_its_hubs(tmp_path: Path) -> None:
     ids = sorted(hub.id for hub in catalog.hubs(DEFAULT_NAMESPACE))
     catalog.delete_namespace(DEFAULT_NAMESPACE)
     assert sorted(catalog.deleted_hubs()) == ids
+    catalog.close()
+
+
+async def test_deletion_is_forgotten_when_its_log_is_gone(tmp_path: Path) -> None:
+    await _used(tmp_path, "orders", "readings")
+    catalog = SqliteCatalog(tmp_path / "catalog.sqlite")
+    orders, readings = catalog.hubs(DEFAULT_NAMESPACE)
+    catalog.delete_namespace(DEFAULT_NAMESPACE)
+    shutil.rmtree(tmp_path / "log" / orders.id)
+    await forget_deletions(tmp_path / "log", catalog)
+    assert catalog.deleted_hubs() == [readings.id]
     catalog.close()
 
 

@@ -1,1 +1,1 @@
-"""What exists: `api` is the contract, `memory` and `sqlite` keep it."""
+"""What exists: `api` has the catalog, `memory` and `sqlite` store it."""

@@ -1,23 +1,18 @@
-"""Catalog and usage ledger in memory: for tests, and for brokers without a disk."""
+"""The catalog in memory: for tests, and for brokers without a disk."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection
 
-import msgspec
-
-from penstock.catalog.index import CatalogIndex, Entity, Record
-from penstock.catalog.usage_ledger import COLUMNS, TIME_MS_MAX, sum_usage
+from penstock.catalog.api import Catalog, Entity, Record
 from penstock.model.entities import AuditEntry
-from penstock.model.names import fold_name
-from penstock.model.usage import Usage
 
 _AUDIT_MAX = 10_000
 
 
-class MemoryCatalog(CatalogIndex):
-    """`catalog.api.Catalog` without durability."""
+class MemoryCatalog(Catalog):
+    """Without durability."""
 
     def __init__(self) -> None:
         super().__init__(_NoStorage())
@@ -30,32 +25,17 @@ class _NoStorage:
     def put(self, records: tuple[Record, ...]) -> None:
         self._audit.extend(record for record in records if isinstance(record, AuditEntry))
 
-    def delete(self, record: Entity, *audit: AuditEntry) -> None:
+    def delete(self, entity: Entity, *audit: AuditEntry) -> None:
         self._audit.extend(audit)
 
     def audit(self, newest: int) -> list[AuditEntry]:
         return list(reversed(self._audit))[:newest]
 
-    def close(self) -> None:
+    def deleted_hubs(self) -> list[str]:
+        return []
+
+    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
         pass
-
-
-class MemoryUsageLedger:
-    """`catalog.api.UsageLedger` without durability."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[int, str, str], Usage] = {}
-
-    def record(self, counts: Sequence[Usage]) -> None:
-        for count in counts:
-            key = (count.hour_ms, fold_name(count.namespace), count.run)
-            stored = self._counts.get(key, count)
-            largest = {name: max(getattr(stored, name), getattr(count, name)) for name in COLUMNS}
-            self._counts[key] = msgspec.structs.replace(stored, **largest)
-
-    def usage(self, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
-        keys = sorted(key for key in self._counts if since_ms <= key[0] < until_ms)
-        return sum_usage(self._counts[key] for key in keys)
 
     def close(self) -> None:
         pass

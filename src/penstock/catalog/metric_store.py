@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,12 +105,12 @@ _RECORD = f"""
 """  # noqa: S608 - the names stand in model/metrics.py
 _SUMS = ", ".join([*(f"sum({name})" for name in COUNTERS), *(f"max({name})" for name in GAUGES)])
 _READ = f"""
-    SELECT at_ms / :step, {_SUMS} FROM samples
-    WHERE subject = :subject AND step_ms = :kept AND at_ms >= :since AND at_ms < :until
-    GROUP BY at_ms / :step
+    SELECT consumer_group, at_ms / :step, {_SUMS} FROM subjects JOIN samples ON subject = id
+    WHERE namespace = :namespace AND hub = :hub
+        AND step_ms = :kept AND at_ms >= :since AND at_ms < :until
+    GROUP BY id, at_ms / :step
 """  # noqa: S608 - the same
 _FIND = "SELECT id FROM subjects WHERE namespace = ? AND hub = ? AND consumer_group = ?"
-_GROUPS = "SELECT id, consumer_group FROM subjects WHERE namespace = ? AND hub = ?"
 _FORGET_OLD = "DELETE FROM samples WHERE step_ms = ? AND at_ms < ?"
 _FORGET_AHEAD = "DELETE FROM samples WHERE step_ms = ? AND at_ms > ?"
 _FORGET_SUBJECTS = """
@@ -172,51 +173,25 @@ class SqliteMetricStore:
         step = kept * max(1, (until_ms - since_ms) // (kept * points))
         while len(times := range(since_ms - since_ms % step, until_ms, step)) > points:
             step += kept
-        first = since_ms - since_ms % step
-        window = {"step": step, "kept": kept, "since": first, "until": until_ms}
+        window = {"step": step, "kept": kept, "since": times.start, "until": until_ms}
+        subject = {"namespace": fold_name(namespace), "hub": fold_name(hub or "")}
+        # By group, "" for the whole hub or namespace: a list for each of NAMES.
+        series: defaultdict[str, list[list[int | None]]] = defaultdict(
+            lambda: [[None] * len(times) for _ in NAMES]
+        )
         with self._translate_errors():
-            whole = self._window(
-                MetricSubject(fold_name(namespace), fold_name(hub or "")), window, len(times)
-            )
-            groups: dict[str, list[int | None]] = {}
-            if hub is not None:
-                groups = self._lag_by_group(
-                    fold_name(namespace), fold_name(hub), window, len(times)
-                )
-        values = {name: whole[NAMES.index(name)] for name in names}
-        return MetricSeries(step_ms=step, at_ms=list(times), values=values, lag_by_group=groups)
+            for group, number, *row in self._connection.execute(_READ, window | subject):
+                for numbers, value in zip(series[group], row, strict=True):
+                    numbers[number - times.start // step] = value
+        values = {name: series[""][NAMES.index(name)] for name in names}
+        lag = {group: lists[NAMES.index("lag_events")] for group, lists in series.items() if group}
+        lag = {group: numbers for group, numbers in lag.items() if {*numbers} != {None}}
+        return MetricSeries(step_ms=step, at_ms=list(times), values=values, lag_by_group=lag)
 
     def close(self) -> None:
         if self._check is not None:
             self._check.close()
         self._connection.close()
-
-    def _window(
-        self, subject: MetricSubject, window: dict[str, int], count: int
-    ) -> list[list[int | None]]:
-        """A list for each of NAMES."""
-        made: list[list[int | None]] = [[None] * count for _ in NAMES]
-        parts = (subject.namespace, subject.hub, subject.group)
-        found = self._connection.execute(_FIND, parts).fetchone()
-        if found is None:
-            return made
-        first = window["since"] // window["step"]
-        for step, *numbers in self._connection.execute(_READ, {**window, "subject": found[0]}):
-            for series, number in zip(made, numbers, strict=True):
-                series[step - first] = number
-        return made
-
-    def _lag_by_group(
-        self, namespace: str, hub: str, window: dict[str, int], count: int
-    ) -> dict[str, list[int | None]]:
-        found = self._connection.execute(_GROUPS, (namespace, hub)).fetchall()
-        lag = NAMES.index("lag_events")
-        groups = {
-            group: self._window(MetricSubject(namespace, hub, group), window, count)[lag]
-            for _, group in found
-            if group
-        }
-        return {group: numbers for group, numbers in groups.items() if _is_finite(numbers)}
 
     def _subject(self, subject: MetricSubject) -> int:
         known = self._subjects.get(subject)
@@ -277,10 +252,6 @@ class _BackgroundCheck:
             damage = str(error)
         if damage is not None and not self._is_closed:
             _log.warning("metric history is damaged: file=%s reason=%s", self._path, damage)
-
-
-def _is_finite(numbers: Sequence[int | None]) -> bool:
-    return any(number is not None for number in numbers)
 
 
 def _recreate_database(path: Path, aside: Path) -> sqlite3.Connection:

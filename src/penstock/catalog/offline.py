@@ -53,11 +53,8 @@ def hub_names(data: Path) -> dict[str, str]:
 
 def store_grant_offline(data: Path, given: QuotaGrant) -> None:
     """Record a grant. No service may run on the directory: it would not see it."""
-    catalog = SqliteCatalog(_find_catalog_file(data))
-    try:
+    with closing(SqliteCatalog(_find_catalog_file(data))) as catalog:
         catalog.put_quota_grant(given)
-    finally:
-        catalog.close()
 
 
 def _find_catalog_file(data: Path) -> Path:

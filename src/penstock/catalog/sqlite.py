@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.catalog import sqlite_rows
-from penstock.catalog.index import CatalogIndex, Entity, Record
+from penstock.catalog.api import Catalog, Entity, Record
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
 from penstock.model.entities import AuditEntry
@@ -27,7 +27,7 @@ from penstock.model.errors import DataDirectoryError
 _BUSY_S = 1.0  # another process with the file open is a mistake; do not block the loop for long
 
 
-class SqliteCatalog(CatalogIndex):
+class SqliteCatalog(Catalog):
     """`catalog.api.Catalog` in a file; reads come from the copy in memory.
 
     Raises DataDirectoryError, which names the file, if it cannot be opened, is damaged or was
@@ -36,21 +36,12 @@ class SqliteCatalog(CatalogIndex):
     """
 
     def __init__(self, path: Path) -> None:
-        store = _SqliteStorage(path)
+        storage = _SqliteStorage(path)
         try:
-            super().__init__(store, store.load())
+            super().__init__(storage, storage.load())
         except BaseException:
-            store.close()
+            storage.close()
             raise
-        self._sqlite = store
-
-    def deleted_hubs(self) -> list[str]:
-        """Ids of deleted hubs whose log may still be on disk."""
-        return self._sqlite.deleted_hubs()
-
-    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        """The logs of these hubs are deleted."""
-        self._sqlite.forget_deleted_hubs(ids)
 
 
 class _SqliteStorage:
@@ -65,21 +56,11 @@ class _SqliteStorage:
                 raise
 
     def put(self, records: tuple[Record, ...]) -> None:
-        with self._translate_errors():
-            with transaction(self._connection):
-                for record in records:
-                    statement, values = sqlite_rows.put_statement(record)
-                    self._connection.execute(statement, values)
-            empty_log(self._connection)
+        self._write(*map(sqlite_rows.put_statement, records))
 
-    def delete(self, record: Entity, *audit: AuditEntry) -> None:
-        with self._translate_errors():
-            with transaction(self._connection):
-                statement, values = sqlite_rows.delete_statement(record)
-                self._connection.execute(statement, values)  # children go by ON DELETE CASCADE
-                for entry in audit:
-                    self._connection.execute(*sqlite_rows.put_statement(entry))
-            empty_log(self._connection)
+    def delete(self, entity: Entity, *audit: AuditEntry) -> None:
+        # Children are deleted by ON DELETE CASCADE.
+        self._write(sqlite_rows.delete_statement(entity), *map(sqlite_rows.put_statement, audit))
 
     def audit(self, newest: int) -> list[AuditEntry]:
         with self._translate_errors():
@@ -90,19 +71,23 @@ class _SqliteStorage:
             return [row[0] for row in self._connection.execute("SELECT id FROM deleted_hubs")]
 
     def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        with self._translate_errors():
-            with transaction(self._connection):
-                statement = "DELETE FROM deleted_hubs WHERE id = ?"
-                self._connection.executemany(statement, [(hub_id,) for hub_id in ids])
-            empty_log(self._connection)
+        self._write(*(("DELETE FROM deleted_hubs WHERE id = ?", (hub_id,)) for hub_id in ids))
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[Entity]:
         """All entities, parents before children."""
         with self._translate_errors():
             return sqlite_rows.load_entities(self._connection)
 
     def close(self) -> None:
         self._connection.close()
+
+    def _write(self, *statements: tuple[str, sqlite_rows.Values]) -> None:
+        """All of them in one transaction."""
+        with self._translate_errors():
+            with transaction(self._connection):
+                for statement, values in statements:
+                    self._connection.execute(statement, values)
+            empty_log(self._connection)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

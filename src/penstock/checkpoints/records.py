@@ -33,6 +33,10 @@ class GroupNames(NamedTuple):
     hub: str
     group: str
 
+    def fold(self) -> GroupNames:
+        """Equal for all spellings of the same group. Raises ArgumentError."""
+        return GroupNames(namespace_key(self.namespace), fold_name(self.hub), fold_name(self.group))
+
     def records_of(self, owned: Iterable[Ownership]) -> list[Record]:
         """New dicts: the SDK writes into them."""
         return [

@@ -11,12 +11,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from penstock.checkpoints.sqlite_file import (
-    CheckpointFile,
-    CheckpointWrite,
-    CheckpointWriteResult,
-    GroupKey,
-)
+from penstock.checkpoints.records import GroupNames
+from penstock.checkpoints.sqlite_file import CheckpointFile, CheckpointWrite, CheckpointWriteResult
 from penstock.io.threads import StartedThreads
 from penstock.model import limits
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
@@ -27,22 +23,6 @@ _NAMESPACE = ""  # a hub's id is unique by itself
 _WRITES_MAX = 1_000  # in one transaction
 
 _Result = asyncio.Future[CheckpointWriteResult]
-
-
-class _GroupRecords:
-    """The committed records of one consumer group, by partition id."""
-
-    __slots__ = ("checkpoints", "ownerships")
-
-    def __init__(self) -> None:
-        self.ownerships: dict[str, Ownership] = {}
-        self.checkpoints: dict[str, Checkpoint] = {}
-
-    def put(self, record: Ownership | Checkpoint) -> None:
-        if isinstance(record, Ownership):
-            self.ownerships[record.partition_id] = record
-        else:
-            self.checkpoints[record.partition_id] = record
 
 
 class ServerCheckpointStore:
@@ -56,23 +36,23 @@ class ServerCheckpointStore:
         self._loop = loop
         self._file = CheckpointFile(path, now_ms=now_ms, is_shared=False)
         self._thread = StartedThreads(1, "penstock-checkpoints")
-        self._groups: dict[GroupKey, _GroupRecords] = {}
+        # The committed records by group and partition id.
+        self._ownerships: dict[GroupNames, dict[str, Ownership]] = {}
+        self._checkpoints: dict[GroupNames, dict[str, Checkpoint]] = {}
         self._waiting: list[tuple[CheckpointWrite, _Result]] = []
         self._in_flight: list[CheckpointWrite] = []  # in the transaction under way
         self._writer: asyncio.Task[None] | None = None  # runs while writes wait
         self._is_closed = False
         for key, record in self._file.read_all():
-            self._groups.setdefault(key, _GroupRecords()).put(record)
+            self._put(key, record)
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]:
         """The committed ones, in the order of first claims."""
-        records = self._groups.get(_group_key(hub_id, group))
-        return [] if records is None else list(records.ownerships.values())
+        return list(self._ownerships.get(_group_key(hub_id, group), {}).values())
 
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]:
         """The committed ones."""
-        records = self._groups.get(_group_key(hub_id, group))
-        return [] if records is None else list(records.checkpoints.values())
+        return list(self._checkpoints.get(_group_key(hub_id, group), {}).values())
 
     async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]:
         """The claims that won, durable on return. Raises ServerBusy, CheckpointStoreUnavailable."""
@@ -97,14 +77,15 @@ class ServerCheckpointStore:
         """Forget a group that was deleted."""
         self._forget(self._stored_keys() & {_group_key(hub_id, group)})
 
-    def _stored_keys(self) -> set[GroupKey]:
+    def _stored_keys(self) -> set[GroupNames]:
         """Groups with committed records, or with records that are still to be written."""
         pending = [*self._in_flight, *(write for write, _ in self._waiting)]
-        return {*self._groups, *(write.key for write in pending if not write.forget)}
+        keys = {write.key for write in pending if not write.forget}
+        return {*self._ownerships, *self._checkpoints, *keys}
 
-    def _forget(self, keys: Iterable[GroupKey]) -> None:
+    def _forget(self, keys: Iterable[GroupNames]) -> None:
         for key in keys:
-            self._groups.pop(key, None)
+            self._remove(key)
             self._enqueue(CheckpointWrite(key, forget=True))
 
     async def close(self) -> None:
@@ -155,14 +136,24 @@ class ServerCheckpointStore:
 
     def _apply(self, write: CheckpointWrite, result: CheckpointWriteResult) -> None:
         if write.forget:
-            self._groups.pop(write.key, None)
+            self._remove(write.key)
         records: list[Ownership | Checkpoint] = [*result.ownerships, *result.checkpoints]
         for record in records:
-            self._groups.setdefault(write.key, _GroupRecords()).put(record)
+            self._put(write.key, record)
+
+    def _put(self, key: GroupNames, record: Ownership | Checkpoint) -> None:
+        if isinstance(record, Ownership):
+            self._ownerships.setdefault(key, {})[record.partition_id] = record
+        else:
+            self._checkpoints.setdefault(key, {})[record.partition_id] = record
+
+    def _remove(self, key: GroupNames) -> None:
+        self._ownerships.pop(key, None)
+        self._checkpoints.pop(key, None)
 
 
-def _group_key(hub_id: str, group: str) -> GroupKey:
-    return GroupKey(_NAMESPACE, hub_id, fold_name(group))
+def _group_key(hub_id: str, group: str) -> GroupNames:
+    return GroupNames(_NAMESPACE, hub_id, fold_name(group))
 
 
 def _fail_all(batch: Iterable[tuple[CheckpointWrite, _Result]], error: BaseException) -> None:

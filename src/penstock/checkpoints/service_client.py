@@ -158,12 +158,10 @@ class ServiceBackend:
         self._tokens: dict[str, tuple[float, str]] = {}  # expiry and token by hub; under the lock
 
     def ownerships(self, names: GroupNames) -> list[Ownership]:
-        answer = self._call("GET", names, "ownership")
-        return _decode_response(answer, OwnershipList).ownerships
+        return _decode_response(self._call("GET", names, "ownership"), OwnershipList).ownerships
 
     def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
-        answer = self._call("GET", names, "checkpoints")
-        return _decode_response(answer, CheckpointList).checkpoints
+        return _decode_response(self._call("GET", names, "checkpoints"), CheckpointList).checkpoints
 
     def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
         """Not retried: whether the service accepted the first attempt is unknown, and the next

@@ -13,21 +13,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from penstock.checkpoints.records import GroupNames, namespace_key
-from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
+from penstock.checkpoints.records import GroupNames
+from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database, open_read_only
 from penstock.io.sqlite import transaction
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
-from penstock.model.clock import SystemClock
-from penstock.model.errors import CheckpointStoreUnavailable
-from penstock.model.names import fold_name
+from penstock.model.errors import CheckpointStoreUnavailable, DataDirectoryError
 
 APPLICATION_ID = 0x50454E43  # "PENC"; other SQLite files, named by mistake, have another id
 _BUSY_S = 15.0  # a process holds the file for one flush, and for longer if it is suspended
 _OPEN_AGAIN_S = 0.02
+_OFFLINE_BUSY_S = 2.0
 
 _TABLES = (
     """
@@ -93,18 +92,10 @@ _FORGET = (
 )
 
 
-class GroupKey(NamedTuple):
-    """A consumer group by its folded names: two spellings of one name are one group."""
-
-    namespace: str
-    hub: str
-    group: str
-
-
 class CheckpointWrite(NamedTuple):
-    """Changes of one group, made in this order."""
+    """Changes of one group, named by its folded names, made in this order."""
 
-    key: GroupKey
+    key: GroupNames
     forget: bool = False
     claims: Sequence[Claim] = ()
     checkpoints: Sequence[Checkpoint] = ()
@@ -118,8 +109,8 @@ class CheckpointWriteResult(NamedTuple):
 
 
 class CheckpointFile:
-    """Any thread of any number of processes may use the file; a forked process opens its own
-    connection. Raises CheckpointStoreUnavailable, which names the file."""
+    """A `CheckpointBackend`. Any thread of any number of processes may use the file; a forked
+    process opens its own connection. Raises CheckpointStoreUnavailable, which names the file."""
 
     def __init__(
         self,
@@ -148,23 +139,31 @@ class CheckpointFile:
             now_ms = self._now_ms()
             return [self._write(connection, write, now_ms) for write in writes]
 
-    def ownerships(self, key: GroupKey) -> list[Ownership]:
+    def ownerships(self, names: GroupNames) -> list[Ownership]:
         with self._connection_locked() as connection:
-            rows = connection.execute(_OWNED + _OF_GROUP, key).fetchall()
-        return [_ownership(*row[3:]) for row in rows]
+            rows = connection.execute(_OWNED + _OF_GROUP, names.fold()).fetchall()
+        return [Ownership(*row[3:]) for row in rows]
 
-    def checkpoints(self, key: GroupKey) -> list[Checkpoint]:
+    def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
         with self._connection_locked() as connection:
-            rows = connection.execute(_SAVED + _OF_GROUP, key).fetchall()
-        return [_checkpoint(*row[3:]) for row in rows]
+            rows = connection.execute(_SAVED + _OF_GROUP, names.fold()).fetchall()
+        return [Checkpoint(*row[3:]) for row in rows]
 
-    def read_all(self) -> list[tuple[GroupKey, Ownership | Checkpoint]]:
+    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
+        (result,) = self.write([CheckpointWrite(names.fold(), claims=claims)])
+        return result.ownerships
+
+    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
+        self.write([CheckpointWrite(names.fold(), checkpoints=[checkpoint])])
+
+    def read_all(self) -> list[tuple[GroupNames, Ownership | Checkpoint]]:
+        """With the folded names of the groups."""
         with self._connection_locked() as connection:
             owned = connection.execute(_OWNED).fetchall()
             saved = connection.execute(_SAVED).fetchall()
         return [
-            *((GroupKey(*row[:3]), _ownership(*row[3:])) for row in owned),
-            *((GroupKey(*row[:3]), _checkpoint(*row[3:])) for row in saved),
+            *((GroupNames(*row[:3]), Ownership(*row[3:])) for row in owned),
+            *((GroupNames(*row[:3]), Checkpoint(*row[3:])) for row in saved),
         ]
 
     def close(self) -> None:
@@ -181,14 +180,14 @@ class CheckpointFile:
                 connection.execute(statement, write.key)
         won = []
         for claim in write.claims:
-            record = _ownership(claim.partition_id, claim.owner_id, self._new_etag(), now_ms)
+            record = Ownership(claim.partition_id, claim.owner_id, self._new_etag(), now_ms)
             if _has_won(connection, write.key, claim, record):
                 won.append(record)
         saved = []
         for checkpoint in write.checkpoints:
             values = checkpoint.partition_id, checkpoint.offset, checkpoint.sequence_number, now_ms
             connection.execute(_SAVE, (*write.key, *values))
-            saved.append(_checkpoint(*values))
+            saved.append(Checkpoint(*values))
         return CheckpointWriteResult(won, saved)
 
     @contextmanager
@@ -240,36 +239,8 @@ class CheckpointBackend(Protocol):
     def close(self) -> None: ...
 
 
-class SqliteBackend:
-    """`CheckpointBackend` over a file of this machine. Leases use the clock of the machine, which
-    every process that can open the file shares."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = CheckpointFile(path, now_ms=SystemClock().now_ms)
-
-    def ownerships(self, names: GroupNames) -> list[Ownership]:
-        return self._file.ownerships(_group_key(names))
-
-    def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
-        return self._file.checkpoints(_group_key(names))
-
-    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
-        (result,) = self._file.write([CheckpointWrite(_group_key(names), claims=claims)])
-        return result.ownerships
-
-    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None:
-        self._file.write([CheckpointWrite(_group_key(names), checkpoints=[checkpoint])])
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _group_key(names: GroupNames) -> GroupKey:
-    return GroupKey(namespace_key(names.namespace), fold_name(names.hub), fold_name(names.group))
-
-
 def _has_won(
-    connection: sqlite3.Connection, key: GroupKey, claim: Claim, record: Ownership
+    connection: sqlite3.Connection, key: GroupNames, claim: Claim, record: Ownership
 ) -> bool:
     values = (record.owner_id, record.etag, record.modified_ms)
     if claim.etag is None:
@@ -279,18 +250,14 @@ def _has_won(
     return cursor.rowcount == 1
 
 
-def _ownership(partition_id: str, owner_id: str, etag: str, modified_ms: int) -> Ownership:
-    return Ownership(
-        partition_id=partition_id, owner_id=owner_id, etag=etag, modified_ms=modified_ms
-    )
-
-
-def _checkpoint(
-    partition_id: str, offset: str, sequence_number: int, modified_ms: int
-) -> Checkpoint:
-    return Checkpoint(
-        partition_id=partition_id,
-        offset=offset,
-        sequence_number=sequence_number,
-        modified_ms=modified_ms,
-    )
+def read_checkpoints_offline(file: Path) -> list[tuple[str, str, Checkpoint]]:
+    """Hub id, group and checkpoint of a data directory's file, also while a service runs; none if
+    the file does not exist. Nothing is written. Raises DataDirectoryError if it cannot be read."""
+    if not file.is_file():
+        return []
+    try:
+        with closing(open_read_only(file, busy_s=_OFFLINE_BUSY_S)) as connection:
+            rows = connection.execute(_SAVED).fetchall()
+    except sqlite3.Error as error:
+        raise DataDirectoryError(f"{file} cannot be read: {error}") from error
+    return [(hub_id, group, Checkpoint(*saved)) for _, hub_id, group, *saved in rows]

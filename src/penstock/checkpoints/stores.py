@@ -16,7 +16,8 @@ from penstock.checkpoints.records import (
     parse_checkpoint,
 )
 from penstock.checkpoints.service_client import ServiceBackend
-from penstock.checkpoints.sqlite_file import CheckpointBackend, SqliteBackend
+from penstock.checkpoints.sqlite_file import CheckpointBackend, CheckpointFile
+from penstock.model.clock import SystemClock
 
 
 def official_base_class(module: str) -> Any:
@@ -87,7 +88,8 @@ class SqliteCheckpointStore(BlockingStore):
     network file systems, where SQLite's write-ahead log does not work."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(SqliteBackend(Path(path)))
+        # Every process that can open the file shares the clock of the machine.
+        super().__init__(CheckpointFile(Path(path), now_ms=SystemClock().now_ms))
 
 
 class ServiceCheckpointStore(BlockingStore):

@@ -88,20 +88,14 @@ def install_row_sums(connection: sqlite3.Connection, tables: Sequence[str]) -> N
         connection.execute(
             "INSERT OR REPLACE INTO row_sums VALUES (?, ?, ?)", (table, count, total)
         )
-        for event, change in (("INSERT", (1, "NEW")), ("DELETE", (-1, "OLD"))):
-            rows, row = change
-            sign = "+" if rows > 0 else "-"
-            _install_trigger(
-                connection,
-                table,
-                event,
-                f"row_count = row_count + {rows}, "
-                f"row_sum = (row_sum {sign} {_sum_of(connection, table, row)}) & {_SUM_MASK}",
-            )
         added, removed = (_sum_of(connection, table, row) for row in ("NEW", "OLD"))
-        _install_trigger(
-            connection, table, "UPDATE", f"row_sum = (row_sum + {added} - {removed}) & {_SUM_MASK}"
-        )
+        for event, rows, change in (
+            ("INSERT", "+ 1", f"+ {added}"),
+            ("DELETE", "- 1", f"- {removed}"),
+            ("UPDATE", "+ 0", f"+ {added} - {removed}"),
+        ):
+            sums = f"row_sum = (row_sum {change}) & {_SUM_MASK}"
+            _install_trigger(connection, table, event, f"row_count = row_count {rows}, {sums}")
     connection.execute(
         "INSERT OR REPLACE INTO row_sums VALUES (?, ?, ?)", (_SCHEMA, *_measure_schema(connection))
     )

@@ -18,7 +18,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     etag: str | None = None
 
 
-class Ownership(msgspec.Struct, frozen=True, kw_only=True):
+class Ownership(msgspec.Struct, frozen=True):
     """The owner of a partition. Every successful claim, renewals included, changes `etag`."""
 
     partition_id: str
@@ -27,7 +27,7 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True):
     modified_ms: int
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """The last processed event of a partition. A newer write replaces it."""
 
     partition_id: str

@@ -19,7 +19,6 @@ from penstock.management.permissions import ProcessRole, Verified
 from penstock.model.clock import Clock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
-from penstock.service.config.settings import Settings
 from penstock.service.data_directory import DataDirectory
 
 REVOKED_MAX = 10_000
@@ -151,23 +150,6 @@ class ProcessTokens:
         self._executor = executor
         self._roles = roles
         self._issued_ms: dict[ProcessRole, int] = {}
-
-    @staticmethod
-    def prepare(
-        directory: Path,
-        tokens: ServiceTokens,
-        clock: Clock,
-        executor: Executor,
-        settings: Settings,
-    ) -> ProcessTokens:
-        """Write the first tokens. A full disk does not prevent the start: the next pass retries,
-        and reports the failure."""
-        is_needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
-        roles = [role for role in is_needed if is_needed[role]]
-        prepared = ProcessTokens(directory, tokens, clock, executor, roles)
-        with contextlib.suppress(OSError):
-            prepared.write()
-        return prepared
 
     def file(self, role: ProcessRole) -> Path:
         return token_file(self._directory, role)

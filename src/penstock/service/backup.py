@@ -21,15 +21,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from penstock.io.database import copy_database, open_read_only
-from penstock.io.files import fsync_directory
+from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.log.embedded.verify import (
     DumpedRecord,
     DumpedSegment,
@@ -107,7 +109,7 @@ def back_up(
     copier.copy_captured()
     copier.copy_log()
     copier.copy_others()
-    copier.flush()
+    _flush_all(place)
     verified = verify(place)
     manifest = BackupManifest(
         version=VERSION,
@@ -119,7 +121,8 @@ def back_up(
         findings=verified.losses,
         files=sorted(copier.files, key=lambda file: file.path),
     )
-    _write(place / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    write_file_atomically(place / MANIFEST, content)
     return manifest
 
 
@@ -171,7 +174,7 @@ def restore_to(
         aside.replace(data)  # over an empty directory too
         fsync_directory(data.parent)
     except BaseException:
-        _remove(aside)
+        shutil.rmtree(aside, ignore_errors=True)
         raise
     return verified
 
@@ -231,8 +234,7 @@ class _BackupCopier:
 
     def copy_log(self) -> None:
         log = self._data / "log"
-        for name in ("format.json",):
-            self._copy(log / name)
+        self._copy(log / "format.json")
         for hub_id in _hub_ids(self._place / "catalog.sqlite"):
             folder = log / hub_id
             if not folder.is_dir():
@@ -255,14 +257,11 @@ class _BackupCopier:
             if str(inside) not in _LEFT_OUT:
                 self._copy(file)
 
-    def flush(self) -> None:
-        _flush_all(self._place)
-
     def _copy_database(self, file: Path) -> None:
         """Raises DataDirectoryError."""
         target = self._place / file.relative_to(self._data)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(target, b"")  # created here with its mode, so that other users can never read it
+        target.touch(0o600, exist_ok=False)  # with its mode, so that other users can never read it
         try:
             with closing(_read_only(file)) as source:
                 copy_database(source, target)
@@ -318,13 +317,10 @@ class _BackupCopier:
 
 def _flushed_size(path: Path) -> int:
     """The size of the newest segment; all bytes before that are on disk on return."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(opened).st_size
-        os.fdatasync(opened)
-        return size
-    finally:
-        os.close(opened)
+    with path.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        os.fdatasync(opened.fileno())
+    return size
 
 
 def _unfinished_bytes(segment: Path) -> int:
@@ -353,32 +349,30 @@ def _read_only(file: Path) -> sqlite3.Connection:
 
 def _copy_file(file: Path, target: Path, stop: int | None, report: Report) -> tuple[int, str]:
     """Copy up to `stop`, or the whole file. Return size and SHA-256."""
-    digest, done = hashlib.sha256(), 0
     with file.open("rb") as source:
         opened = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(opened, "wb") as copy:
-            while stop is None or done < stop:
-                size = _CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - done)
-                chunk = source.read(size)
-                if not chunk:
-                    break
-                copy.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                report(len(chunk))
-    return done, digest.hexdigest()
+            return _read_through(source, copy.write, stop, report)
 
 
 def _hash_file(file: Path, report: Report) -> tuple[int, str]:
-    digest, done = hashlib.sha256(), 0
+    """Size and SHA-256."""
     try:
         with file.open("rb") as source:
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                done += len(chunk)
-                report(len(chunk))
+            return _read_through(source, lambda _: None, None, report)
     except FileNotFoundError:
         raise DataDirectoryError(f"{file} is missing.") from None
+
+
+def _read_through(
+    source: BinaryIO, write: Callable[[bytes], object], stop: int | None, report: Report
+) -> tuple[int, str]:
+    digest, done = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - done)):
+        write(chunk)
+        digest.update(chunk)
+        done += len(chunk)
+        report(len(chunk))
     return done, digest.hexdigest()
 
 
@@ -414,30 +408,13 @@ def _make_empty(place: Path) -> None:
     place.chmod(0o700)  # it will have keys
 
 
-def _write(file: Path, content: bytes) -> None:
-    opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(opened, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(opened)
-
-
 def _flush_all(place: Path) -> None:
     for root, _, names in os.walk(place):
         for name in names:
-            opened = os.open(Path(root) / name, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            with (Path(root) / name).open("rb") as opened:
+                os.fsync(opened.fileno())
         fsync_directory(Path(root))
 
 
 def _capture_states(data: Path) -> list[Path]:
     return sorted(file for pattern in _CAPTURE_STATES for file in data.glob(pattern))
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

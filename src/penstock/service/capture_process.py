@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.broker import Broker
 from penstock.capture.description import parse_description
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.status import CaptureState, CaptureStatus
@@ -33,7 +32,7 @@ from penstock.service.child_processes import (
     ChildStatus,
     Probe,
 )
-from penstock.service.config.settings import Settings, destinations_of
+from penstock.service.config.settings import Settings
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 from penstock.service.readiness import Finding, State
 from penstock.service.runtime_description import RuntimeDescription
@@ -73,13 +72,11 @@ class CaptureSupervisor:
             "capture supervision", self._supervise, clock, interval_s=_SUPERVISE_EVERY_S
         )
         self.record = self._task.record
-        self.is_started = False
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         self._unsubscribe = self._catalog.subscribe(self._on_change)
         self._task.start()
-        self.is_started = True
 
     def _on_change(self, change: CatalogChange) -> None:
         if isinstance(change.entity, Namespace | Hub):
@@ -148,34 +145,6 @@ class CaptureSupervisor:
                 )
                 return True
         return False
-
-
-class CaptureServices:
-    """The service's parts of Capture: registry of reports, monitor, supervisor."""
-
-    def __init__(
-        self, settings: Settings, broker: Broker, catalog: Catalog, data: Path, clock: Clock
-    ) -> None:
-        self._settings = settings
-        self._catalog = catalog
-        self.registry = CaptureRegistry(destinations_of(settings.capture, data))
-
-        self._clock = clock
-        self.watch = CaptureMonitor(
-            catalog,
-            self.registry,
-            lambda hub: broker.hub(hub.namespace, hub.name).next_sequences(),
-            clock.now_ms,
-        )
-
-    def start(self, children: ChildProcesses, facts: RuntimeDescription) -> CaptureSupervisor:
-        """Start supervision. The process starts when a hub needs it; nothing waits for it."""
-        probe = job_is_polling(children, self.registry, self._clock.now_ms)
-        child = capture_child(self._settings, facts, probe)
-        supervisor = CaptureSupervisor(children, self._catalog, self.registry, child, self._clock)
-        if self._settings.capture.run:
-            supervisor.start()
-        return supervisor
 
 
 def missing_packages() -> list[str]:

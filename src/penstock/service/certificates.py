@@ -104,35 +104,31 @@ def configured_certificates(settings: Settings) -> Certificates | None:
     )
 
 
-def prepare_certificates(
-    directory: Path, settings: Settings, *, host_names: Iterable[str] = (), now_ms: int
-) -> Certificates:
+def prepare_certificates(directory: Path, settings: Settings, *, now_ms: int) -> Certificates:
     """The configured certificate, or the development one in `directory`, created or renewed if
-    necessary, for loopback, `host_names`, the bound address, public hosts and the hosts of every
-    namespace. Raises DataDirectoryError."""
+    necessary, for loopback, the machine's names, the bound address, public hosts and the hosts of
+    every namespace. Raises DataDirectoryError."""
     own = configured_certificates(settings)
     if own is not None:
         return own
     hosts = [host for namespace in settings.namespaces for host in namespace.hosts]
-    wanted = [
-        *ALWAYS_COVERED,
-        settings.host,
-        *settings.public_hosts,
-        *hosts,
-        *host_names,
-        *machine_names(),
-    ]
+    configured = (settings.host, *settings.public_hosts, *hosts)
+    wanted = (*ALWAYS_COVERED, *configured, *machine_names())
     return development_certificates(directory, wanted, now_ms=now_ms)
+
+
+def development_files(directory: Path) -> Certificates:
+    return Certificates(
+        certificate_file=directory / "server.pem",
+        key_file=directory / "server.key",
+        ca_file=directory / "ca.pem",
+    )
 
 
 def development_certificates(
     directory: Path, host_names: Iterable[str], *, now_ms: int
 ) -> Certificates:
-    files = Certificates(
-        certificate_file=directory / "server.pem",
-        key_file=directory / "server.key",
-        ca_file=directory / "ca.pem",
-    )
+    files = development_files(directory)
     wanted = _coverable(host_names)
     try:
         if not _is_good(files, wanted, now_ms=now_ms):

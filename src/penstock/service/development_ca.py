@@ -23,6 +23,10 @@ DAY_MS = 86_400_000
 CA_DAYS = 10 * 365
 SERVER_DAYS = 397  # the longest that browsers and platforms accept
 RENEW_DAYS = 30
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 Addresses = dict[str, ipaddress.IPv4Address | ipaddress.IPv6Address | None]
 PrivateKey = ec.EllipticCurvePrivateKey
@@ -44,7 +48,7 @@ def make_server_certificate(
     ]
     certificate = (
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(digital_signature=True), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(issuer_key, critical=False)
@@ -68,7 +72,7 @@ def _authority(file: Path, *, now_ms: int) -> tuple[x509.Certificate, PrivateKey
     certificate = (
         _builder(key, name, subject, now_ms=now_ms, ends_ms=now_ms + CA_DAYS * DAY_MS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
     write_file_atomically(key_file, _key_pem(key), mode=0o600)
@@ -106,20 +110,8 @@ def _builder(
     )
 
 
-def _key_usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _key_usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})
 
 
 def _common_name(text: str) -> x509.Name:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.catalog.offline import hub_names
-from penstock.checkpoints.offline import read_checkpoints_offline
+from penstock.checkpoints.sqlite_file import read_checkpoints_offline
 from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.certificates import (
-    Certificates,
     CertificateValidity,
     configured_certificates,
+    development_files,
     read_validity,
     server_context,
 )
@@ -100,10 +100,7 @@ def _find_certificate(data: Path, config: Path | None) -> CertificateValidity | 
             server_context(own)
             return read_validity(own)
         tls = data / "tls"
-        files = Certificates(
-            certificate_file=tls / "server.pem", key_file=tls / "server.key", ca_file=tls / "ca.pem"
-        )
-        return read_validity(files) if tls.is_dir() else None
+        return read_validity(development_files(tls)) if tls.is_dir() else None
     except ConfigurationError as error:
         return str(error)
 

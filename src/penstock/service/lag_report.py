@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from penstock.broker import Broker, HubRuntime
-from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows, lag_rows
+from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.model.clock import Clock
@@ -38,17 +39,6 @@ class LagReport:
         now_ms = self._clock.now_ms()
         return hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
 
-    def rows(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
-        """Rows without disk reads: `lag_seconds` is None where the event is not in memory."""
-        return lag_rows(
-            self._broker,
-            self._catalog,
-            self._checkpoints,
-            now_ms=self._clock.now_ms(),
-            namespace=namespace,
-            hub=hub,
-        )
-
     async def measure(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
         """Rows with `lag_seconds` read from disk where needed. One event-loop turn per hub."""
         rows: list[LagRow] = []
@@ -62,10 +52,7 @@ class LagReport:
                 await asyncio.sleep(0)
         if all(row.lag_seconds is not None or not row.lag_events for row in rows):
             return rows
-
-        def read() -> list[LagRow]:
-            return add_lag_seconds(rows, self._broker, now_ms=now_ms)
-
+        read = partial(add_lag_seconds, rows, self._broker, now_ms=now_ms)
         return await asyncio.get_running_loop().run_in_executor(self._reads, read)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import CheckpointReader, hub_rows
@@ -118,19 +119,16 @@ class MetricHistory:
         until_ms: int,
         points: int,
     ) -> MetricSeries:
-        now_ms = self._clock.now_ms()
-
-        def read() -> MetricSeries:
-            return self._store.read(
-                namespace,
-                hub,
-                names=names,
-                since_ms=since_ms,
-                until_ms=until_ms,
-                points=points,
-                now_ms=now_ms,
-            )
-
+        read = partial(
+            self._store.read,
+            namespace,
+            hub,
+            names=names,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            points=points,
+            now_ms=self._clock.now_ms(),
+        )
         return await self._loop.run_in_executor(self._thread, read)
 
     async def _run(self) -> None:

@@ -7,11 +7,17 @@ partitions and rows per event-loop turn, so that it does not delay publications.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import accumulate
-from typing import Protocol
 
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.broker import Broker, HubRuntime
@@ -119,12 +125,11 @@ class Family:
             yield "".join(self._lines[start : start + _SAMPLES_PER_PIECE]).encode()
 
 
-class Collector(Protocol):
-    async def collect(self) -> list[Family]: ...
+Collector = Callable[[], Awaitable[list[Family]]]
 
 
 class BrokerCollector:
-    """Metrics of the broker: hubs, partitions, groups, units, connections and flushes."""
+    """Metrics of hubs, partitions, groups, units, connections, flushes and the certificate."""
 
     def __init__(
         self,
@@ -135,14 +140,17 @@ class BrokerCollector:
         connections_opened: Callable[[], int],
         flushes: FlushLatencies,
         answered: Mapping[int, int],
+        certificate_expires_ms: Callable[[], int],
     ) -> None:
-        """`lag`: the rows of one hub. `answered`: HTTPS requests by the status of their answers."""
+        """`lag`: the rows of one hub. `answered`: HTTPS requests by the status of their answers.
+        The certificate is that of the TLS listeners."""
         self._broker = broker
         self._lag = lag
         self._connections = connections
         self._connections_opened = connections_opened
         self._flushes = flushes
         self._answered = answered
+        self._certificate_expires_ms = certificate_expires_ms
 
     async def collect(self) -> list[Family]:
         hubs = _HubFamilies()
@@ -172,7 +180,13 @@ class BrokerCollector:
         opened.add((), self._connections_opened())
         active = Family("penstock_active_connections", "gauge", "AMQP connections now")
         active.add((), self._connections())
-        return [flushes, requests, *self._units(), opened, active]
+        certificate = Family(
+            "penstock_certificate_expiry_timestamp_seconds",
+            "gauge",
+            "when the certificate of the TLS listeners expires",
+        )
+        certificate.add((), self._certificate_expires_ms() / 1000)
+        return [flushes, requests, *self._units(), opened, active, certificate]
 
     def _units(self) -> list[Family]:
         hour = Family(
@@ -252,46 +266,25 @@ class _HubFamilies:
         ]
 
 
-class CaptureCollector:
+async def collect_capture(watch: CaptureMonitor) -> list[Family]:
     """Metrics of every captured hub: backlog, files, state."""
-
-    def __init__(self, watch: CaptureMonitor) -> None:
-        self._watch = watch
-
-    async def collect(self) -> list[Family]:
-        families = {
-            field: Family(name, kind, meaning, HUB)
-            for name, (meaning, kind, field) in CAPTURE_FAMILIES.items()
-        }
-        states = Family(
-            "penstock_capture_state", "gauge", "1 for the state that it is in", (*HUB, "state")
-        )
-        budget = TurnBudget()
-        for status in await self._watch.statuses():
-            names = [status.namespace, status.hub]
-            for field, family in families.items():
-                value = getattr(status, field)
-                family.add(names, value / 1000 if field == "last_file_ms" else value)
-            for state in CaptureState:
-                states.add([*names, state.value], int(status.state is state))
-            await budget.spend()
-        return [*families.values(), states]
-
-
-class CertificateCollector:
-    """When the certificate of the TLS listeners expires."""
-
-    def __init__(self, expires_ms: Callable[[], int]) -> None:
-        self._expires_ms = expires_ms
-
-    async def collect(self) -> list[Family]:
-        family = Family(
-            "penstock_certificate_expiry_timestamp_seconds",
-            "gauge",
-            "when the certificate of the TLS listeners expires",
-        )
-        family.add((), self._expires_ms() / 1000)
-        return [family]
+    families = {
+        field: Family(name, kind, meaning, HUB)
+        for name, (meaning, kind, field) in CAPTURE_FAMILIES.items()
+    }
+    states = Family(
+        "penstock_capture_state", "gauge", "1 for the state that it is in", (*HUB, "state")
+    )
+    budget = TurnBudget()
+    for status in await watch.statuses():
+        names = [status.namespace, status.hub]
+        for field, family in families.items():
+            value = getattr(status, field)
+            family.add(names, value / 1000 if field == "last_file_ms" else value)
+        for state in CaptureState:
+            states.add([*names, state.value], int(status.state is state))
+        await budget.spend()
+    return [*families.values(), states]
 
 
 class MetricsPage:
@@ -311,14 +304,10 @@ class MetricsPage:
     async def _pieces(self) -> AsyncIterator[bytes]:
         budget = TurnBudget(1)  # an event-loop turn for each piece of text
         for collector in self._collectors:
-            for family in await collector.collect():
+            for family in await collector():
                 for piece in family.pieces():
                     yield piece
                     await budget.spend()
-
-
-def metrics_route(*collectors: Collector) -> Route:
-    return Route("/metrics", MetricsPage(*collectors), methods=["GET"])
 
 
 def _format_labels(names: Sequence[str], values: Sequence[str]) -> str:

@@ -178,36 +178,19 @@ async def find_log_problem(broker: Broker) -> str | None:
 # --- the checks ---------------------------------------------------------------------------------
 
 
-def _check_listeners(subject: Subject) -> Iterator[Finding]:
-    if subject.service is None:
+def _check_service(subject: Subject) -> Iterator[Finding]:
+    service = subject.service
+    if service is None:
         return
-    if subject.service.is_open:
+    if service.is_open:
         yield Finding("listeners", State.OK, "open", is_required=True)
     else:
         yield Finding("listeners", State.FAIL, "starting or stopping", is_required=True)
-
-
-def _check_log(subject: Subject) -> Iterator[Finding]:
-    if subject.service is None:
-        return
-    problem = subject.service.log_problem
+    problem = service.log_problem
     state = State.OK if problem is None else State.FAIL
     yield Finding("log", state, problem or "every partition takes events", is_required=True)
-
-
-def _check_children(subject: Subject) -> Iterator[Finding]:
-    if subject.service is not None:
-        yield subject.service.portal
-        yield subject.service.capture
-
-
-def _check_passes(subject: Subject) -> Iterator[Finding]:
-    """Late or failed passes of long-lived tasks; `/ready` names the others by their age."""
-    if subject.service is None:
-        return
-    for each in subject.service.passes:
-        if each.warning is not None:
-            yield Finding(each.name, State.WARN, each.warning)
+    yield service.portal
+    yield service.capture
 
 
 def _check_data_directory(subject: Subject) -> Iterator[Finding]:
@@ -296,23 +279,26 @@ def _check_unclaimed(subject: Subject) -> Iterator[Finding]:
     yield Finding("log directories", State.WARN, text)
 
 
-def _check_notes(subject: Subject) -> Iterator[Finding]:
-    if subject.service is not None:
-        for text in subject.service.warnings:
-            yield Finding("notes", State.WARN, text)
+def _check_work(subject: Subject) -> Iterator[Finding]:
+    """Late or failed passes of long-lived tasks (`/ready` names the others by their age), and
+    warnings."""
+    if subject.service is None:
+        return
+    for each in subject.service.passes:
+        if each.warning is not None:
+            yield Finding(each.name, State.WARN, each.warning)
+    for text in subject.service.warnings:
+        yield Finding("notes", State.WARN, text)
 
 
 CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
-    _check_listeners,
-    _check_log,
-    _check_children,
+    _check_service,
     _check_data_directory,
     _check_disk_space,
     _check_open_files,
     _check_certificate,
     _check_unclaimed,
-    _check_passes,
-    _check_notes,
+    _check_work,
 )
 
 

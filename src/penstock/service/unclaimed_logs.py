@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from penstock.broker.hub import HubRuntime
 from penstock.catalog.api import Catalog
+from penstock.io.files import fsync_directory
 from penstock.log.api import LogStore
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import fold_name
+from penstock.service.periodic_tasks import TurnBudget
 
 NAME_FILE = "hub.json"
 _NAME_BYTES_MAX = 4096
@@ -97,17 +99,7 @@ class UnclaimedLogs:
         return len(reserved) < len(self.logs) or (fold_name(namespace), fold_name(hub)) in reserved
 
 
-class StoredCatalog(Catalog, Protocol):
-    """A catalog that records deletions: `SqliteCatalog`."""
-
-    def deleted_hubs(self) -> list[str]: ...
-
-    def forget_deleted_hubs(self, ids: Collection[str]) -> None: ...
-
-    def reserve_hubs(self, reasons: Mapping[tuple[str, str], str]) -> None: ...
-
-
-def compare_logs(directory: Path, catalog: StoredCatalog, logs: LogStore) -> UnclaimedLogs:
+def compare_logs(directory: Path, catalog: Catalog, logs: LogStore) -> UnclaimedLogs:
     """Finish deletions that a crash interrupted; find the logs of which the catalog knows nothing
     and reserve their names. To be called before a hub is created."""
     finish_deletions(directory, catalog, logs)
@@ -131,17 +123,24 @@ def find_unclaimed_logs(directory: Path, claimed: Collection[str]) -> UnclaimedL
     return found
 
 
-def finish_deletions(directory: Path, catalog: StoredCatalog, logs: LogStore) -> None:
-    """Remove the logs of hubs whose deletion was committed before the process ended, and forget
-    the deletions whose logs are gone."""
-    gone = []
+def finish_deletions(directory: Path, catalog: Catalog, logs: LogStore) -> None:
+    """Remove the logs of hubs whose deletion was committed before the process ended."""
     for hub_id in catalog.deleted_hubs():
         if (directory / hub_id).exists():
             _logger.info("deletion of an event hub completed: id=%s", hub_id)
             logs.drop(hub_id)
-        else:
+
+
+async def forget_deletions(directory: Path, catalog: Catalog) -> None:
+    """Forget the deleted hubs whose logs are gone, a bounded number per event-loop turn."""
+    budget = TurnBudget()
+    gone = []
+    for hub_id in catalog.deleted_hubs():
+        if not (directory / hub_id).exists():
             gone.append(hub_id)
+        await budget.spend()
     if gone:
+        fsync_directory(directory)  # otherwise a power cut could bring a log back, without an owner
         catalog.forget_deleted_hubs(gone)
 
 

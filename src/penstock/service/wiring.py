@@ -13,9 +13,10 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 
 from penstock.broker import Broker
 from penstock.catalog.api import Catalog
@@ -35,9 +36,10 @@ from penstock.gateway.http.request import log_refusal
 from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.management.app import ManagementApp, ManagementMount
+from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations.base import ManagementContext
-from penstock.management.permissions import AdminRole
+from penstock.management.permissions import AdminRole, ProcessRole
 from penstock.management.routes.router import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
@@ -51,63 +53,28 @@ from penstock.model.errors import (
 )
 from penstock.model.host_names import HostNames
 from penstock.model.metrics import FlushLatencies
-from penstock.service import retention
+from penstock.service import (
+    capture_process,
+    certificates,
+    management_context,
+    portal_process,
+    readiness,
+    retention,
+    unclaimed_logs,
+)
 from penstock.service.admin_tokens import RENEW_INTERVAL_S, ProcessTokens, ServiceTokens
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
-from penstock.service.capture_process import CaptureServices
-from penstock.service.certificates import (
-    RELOAD_INTERVAL_S,
-    Certificates,
-    ReloadableCertificate,
-    machine_names,
-    prepare_certificates,
-)
 from penstock.service.child_processes import ChildProcess, ChildProcesses
-from penstock.service.config.settings import Settings
+from penstock.service.config.settings import Settings, destinations_of
 from penstock.service.data_directory import DataDirectory
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.lag_report import LagReport, follow_catalog
 from penstock.service.listeners import listener_error, open_listener
-from penstock.service.management_context import (
-    AdministrationChecks,
-    GatewayConnections,
-    endpoints_of,
-    hubs_of_connections,
-    new_key,
-    own_host_names,
-    required_units,
-)
 from penstock.service.metric_history import MetricHistory
-from penstock.service.metrics import (
-    BrokerCollector,
-    CaptureCollector,
-    CertificateCollector,
-    metrics_route,
-)
+from penstock.service.metrics import BrokerCollector, MetricsPage, collect_capture
 from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
-from penstock.service.portal_process import (
-    PortalSignIn,
-    PortalSockets,
-    check_portal,
-    front_route,
-    portal_child,
-)
 from penstock.service.read_threads import ReadThreads
-from penstock.service.readiness import (
-    Readiness,
-    ServiceState,
-    State,
-    Subject,
-    committer_report,
-    find_log_problem,
-    health_routes,
-    judge_certificate,
-    raise_open_files_limit,
-    run_checks,
-    summarize,
-)
 from penstock.service.runtime_description import RuntimeDescription
-from penstock.service.unclaimed_logs import UnclaimedLogs, compare_logs, hubs_with_name_files
 from penstock.service.usage_recorder import UsageRecorder
 
 _READ_THREADS = 4
@@ -125,8 +92,9 @@ class Penstock:
     _metering: UsageRecorder
     _keeper: ServerCheckpointStore
     lag: LagReport
-    _certificate: ReloadableCertificate
+    _certificate: certificates.ReloadableCertificate
     _tokens: ServiceTokens
+    _capture_registry: CaptureRegistry
 
     def __init__(
         self,
@@ -143,12 +111,12 @@ class Penstock:
         self._flushes = FlushLatencies()
         self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
         self._endpoints: ServiceEndpoints | None = None
-        self._captures: CaptureServices | None = None
+        self._capture: capture_process.CaptureMonitor | None = None
         self._children = ChildProcesses(self.clock)
         self._portal_note = ""
-        self._sign_in: PortalSignIn | None = None
+        self._sign_in: portal_process.PortalSignIn | None = None
         self._portal: ChildProcess | None = None  # where it serves TLS with this certificate
-        self._unclaimed = UnclaimedLogs()
+        self._unclaimed = unclaimed_logs.UnclaimedLogs()
         self._passes: list[PassRecord] = []  # of every long-lived task
         self._tasks: list[PeriodicTask] = []
 
@@ -168,7 +136,7 @@ class Penstock:
 
     async def _start(self) -> RuntimeDescription:
         settings, loop = self.settings, asyncio.get_running_loop()
-        raise_open_files_limit()
+        readiness.raise_open_files_limit()
         data = DataDirectory(settings.data)
 
         def wake(work: Callable[[], None]) -> None:
@@ -188,7 +156,7 @@ class Penstock:
         self._stack.callback(logs.close)  # waits for the last commits
         catalog = SqliteCatalog(data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
-        self._unclaimed = compare_logs(data.path / "log", catalog, logs)
+        self._unclaimed = unclaimed_logs.compare_logs(data.path / "log", catalog, logs)
         try:
             root = create_initial_entities(
                 catalog,
@@ -206,7 +174,7 @@ class Penstock:
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
             run_soon=loop.call_soon,
-            new_hub=hubs_with_name_files(data.path / "log"),
+            new_hub=unclaimed_logs.hubs_with_name_files(data.path / "log"),
         )
         await self._meter(broker, catalog, data, loop)
         # Every log is opened, and so recovered, before the listeners open.
@@ -227,19 +195,28 @@ class Penstock:
             expiry_grace_ms=1000 * settings.auth_expiry_grace_seconds,
         )
         self._keep_checkpoints(context, catalog, data)
-        self._start_task("retention", partial(self._run_retention, broker), retention.INTERVAL_S)
+        run_retention = partial(self._run_retention, broker, catalog, data.path / "log")
+        self._start_task("retention", run_retention, retention.INTERVAL_S)
         facts = await self._open_listeners(context, catalog, data, root)
-        self._supervise_capture(facts)
+        self._supervise_capture(catalog, facts)
         data.write_runtime(facts.as_dict())
         self._stack.callback(data.remove_runtime)
         logs.reserve_space()
         return facts
 
-    def _supervise_capture(self, facts: RuntimeDescription) -> None:
-        assert self._captures is not None
-        supervisor = self._captures.start(self._children, facts)
-        if supervisor.is_started:
-            self._passes.append(supervisor.record)
+    def _supervise_capture(self, catalog: Catalog, facts: RuntimeDescription) -> None:
+        """Start supervision. The process starts when a hub needs it; nothing waits for it."""
+        if not self.settings.capture.run:
+            return
+        probe = capture_process.job_is_polling(
+            self._children, self._capture_registry, self.clock.now_ms
+        )
+        child = capture_process.capture_child(self.settings, facts, probe)
+        supervisor = capture_process.CaptureSupervisor(
+            self._children, catalog, self._capture_registry, child, self.clock
+        )
+        self._passes.append(supervisor.record)
+        supervisor.start()
         self._stack.push_async_callback(supervisor.close)
 
     def _keep_checkpoints(
@@ -293,7 +270,9 @@ class Penstock:
         server = AmqpServer(context)
         tokens = self._tokens = ServiceTokens(data, self.clock)
         portal = self._portal_sockets()
-        self._sign_in = PortalSignIn(None if portal is None else portal.url, data, tokens.verify)
+        self._sign_in = portal_process.PortalSignIn(
+            None if portal is None else portal.url, data, tokens.verify
+        )
         administration = self._build_management_context(context, catalog, data, server)
         management = self._management(context, administration, tokens)
         https = HttpServer(
@@ -302,9 +281,9 @@ class Penstock:
             guard=context.guard,
         )
         pages = self._administration(context.broker, server, None if portal is None else portal.url)
-        checked = AdministrationChecks(
+        checked = management_context.AdministrationChecks(
             ManagementMount(management, pages),
-            hosts=HostNames(own_host_names(settings)),
+            hosts=HostNames(management_context.own_host_names(settings)),
             namespace_hosts=lambda: [host for each in catalog.namespaces() for host in each.hosts],
             verify=tokens.verify,
             metrics_need_token=not settings.is_loopback,
@@ -339,32 +318,35 @@ class Penstock:
             ca_file=certificate.files.ca_file,
             portal=None if portal is None else portal.url,
         )
-        self._endpoints = endpoints_of(facts, data.admin_tokens().tenant_id)
-        process_tokens = ProcessTokens.prepare(
-            data.path, tokens, self.clock, context.reads, settings
-        )
+        self._endpoints = management_context.endpoints_of(facts, data.admin_tokens().tenant_id)
+        needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
+        roles = [role for role in needed if needed[role]]
+        process_tokens = ProcessTokens(data.path, tokens, self.clock, context.reads, roles)
+        with contextlib.suppress(OSError):  # a full disk: the first pass retries, and reports it
+            process_tokens.write()
         self._stack.callback(process_tokens.remove)
         self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
         self._stack.push_async_callback(self._children.close)
         if portal is not None:
-            child = portal_child(settings, facts, portal, certificate.files, data)
+            child = portal_process.portal_child(settings, facts, portal, certificate.files, data)
             self._portal = child if not settings.is_loopback else None
             self._children.start(child)
-        self._start_task("certificate reload", self._reload_certificate, RELOAD_INTERVAL_S)
+        self._start_task(
+            "certificate reload", self._reload_certificate, certificates.RELOAD_INTERVAL_S
+        )
         return facts
 
-    def _prepare_certificate(self, data: DataDirectory) -> ReloadableCertificate:
-        def prepare() -> Certificates:
-            return prepare_certificates(
-                data.path / "tls",
-                self.settings,
-                host_names=machine_names(),
-                now_ms=self.clock.now_ms(),
+    def _prepare_certificate(self, data: DataDirectory) -> certificates.ReloadableCertificate:
+        def prepare() -> certificates.Certificates:
+            return certificates.prepare_certificates(
+                data.path / "tls", self.settings, now_ms=self.clock.now_ms()
             )
 
-        certificate = self._certificate = ReloadableCertificate(prepare, self.clock.now_ms)
-        finding = judge_certificate(certificate.validity, now_ms=self.clock.now_ms())
-        if finding.state is not State.OK:
+        certificate = self._certificate = certificates.ReloadableCertificate(
+            prepare, self.clock.now_ms
+        )
+        finding = readiness.judge_certificate(certificate.validity, now_ms=self.clock.now_ms())
+        if finding.state is not readiness.State.OK:
             _log.warning("certificate_check state=%s text=%s", finding.state, finding.text)
         return certificate
 
@@ -372,8 +354,14 @@ class Penstock:
         self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
     ) -> ManagementContext:
         history = self._keep_history(context, catalog, data, server)
-        captures = self._captures = CaptureServices(
-            self.settings, context.broker, catalog, data.path, self.clock
+        registry = self._capture_registry = CaptureRegistry(
+            destinations_of(self.settings.capture, data.path)
+        )
+        self._capture = capture_process.CaptureMonitor(
+            catalog,
+            registry,
+            lambda hub: context.broker.hub(hub.namespace, hub.name).next_sequences(),
+            self.clock.now_ms,
         )
         # A second connection to the file: the usage recorder writes with its own, on its thread.
         ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
@@ -382,18 +370,18 @@ class Penstock:
             catalog=catalog,
             broker=context.broker,
             clock=self.clock,
-            connections=GatewayConnections(server, self.clock),
+            connections=management_context.GatewayConnections(server, self.clock),
             portal=self._sign_in,
             ledger=ledger,
             lag=self.lag,
             checkpoints=self._keeper,
             history=history,
             jobs=JobRegistry(),
-            captures=captures.registry,
+            captures=registry,
             reads=context.reads,
-            new_key=new_key,
+            new_key=management_context.new_key,
             new_hub_id=new_hub_id,
-            units_needed=required_units(context.broker),
+            units_needed=management_context.required_units(context.broker),
             limit_set=self.settings.limits,
             tokens=self._tokens,
         )
@@ -408,7 +396,7 @@ class Penstock:
             catalog,
             self._keeper,
             store,
-            connections=partial(hubs_of_connections, server),
+            connections=partial(management_context.hubs_of_connections, server),
             clock=self.clock,
             loop=context.loop,
         )
@@ -451,14 +439,7 @@ class Penstock:
             refusal_log=context.refusal_log,
         )
         self._answered = publishing.answered
-        return PublicApplication(
-            publishing=ManagementMount(management, publishing),
-            websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
-            prefixes={CHECKPOINTS: self._checkpoints(context, catalog)},
-        )
-
-    def _checkpoints(self, context: AmqpContext, catalog: Catalog) -> CheckpointEndpoint:
-        return CheckpointEndpoint(
+        checkpoints = CheckpointEndpoint(
             broker=context.broker,
             catalog=catalog,
             keeper=self._keeper,
@@ -467,13 +448,18 @@ class Penstock:
             new_id=context.new_id,
             refusal_log=context.refusal_log,
         )
+        return PublicApplication(
+            publishing=ManagementMount(management, publishing),
+            websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
+            prefixes={CHECKPOINTS: checkpoints},
+        )
 
-    def _portal_sockets(self) -> PortalSockets | None:
+    def _portal_sockets(self) -> portal_process.PortalSockets | None:
         settings = self.settings
         if not settings.portal:
             return None
         try:
-            portal = PortalSockets(settings)
+            portal = portal_process.PortalSockets(settings)
         except OSError as error:
             raise listener_error(
                 settings.host, settings.portal_port, "--portal-port", error
@@ -491,15 +477,17 @@ class Penstock:
             connections_opened=lambda: server.opened,
             flushes=self._flushes,
             answered=self._answered,
+            certificate_expires_ms=lambda: self._certificate.validity.not_after_ms,
         )
-        assert self._captures is not None
-        metrics = metrics_route(
-            collector,
-            CaptureCollector(self._captures.watch),
-            CertificateCollector(lambda: self._certificate.validity.not_after_ms),
-        )
-        health = health_routes(self._ended, self._readiness)
-        return Starlette(routes=[*health, metrics, front_route(portal)])
+        assert self._capture is not None
+        metrics = MetricsPage(collector.collect, partial(collect_capture, self._capture))
+        health = readiness.health_routes(self._ended, self._readiness)
+        routes = [
+            *health,
+            Route("/metrics", metrics, methods=["GET"]),
+            portal_process.front_route(portal),
+        ]
+        return Starlette(routes=routes)
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -511,10 +499,11 @@ class Penstock:
         task.start()
         self._stack.push_async_callback(task.close)
 
-    async def _run_retention(self, broker: Broker) -> str | None:
+    async def _run_retention(self, broker: Broker, catalog: Catalog, log: Path) -> str | None:
         problem = await retention.enforce_retention(broker)
-        if self._captures is not None:
-            await self._captures.watch.log_warnings()
+        await unclaimed_logs.forget_deletions(log, catalog)
+        if self._capture is not None:
+            await self._capture.log_warnings()
         return problem
 
     async def _reload_certificate(self) -> str | None:
@@ -533,34 +522,34 @@ class Penstock:
             return None
         return "The committer has ended: no event can be stored until the service is restarted."
 
-    async def _readiness(self) -> Readiness:
-        subject = Subject(
+    async def _readiness(self) -> readiness.Readiness:
+        subject = readiness.Subject(
             data=self.settings.data,
             now_ms=self.clock.now_ms(),
             certificate=self._certificate.validity,
             unclaimed=self._unclaimed.labels(),
             service=await self._service_state(),
         )
-        return summarize(subject, run_checks(subject))
+        return readiness.summarize(subject, readiness.run_checks(subject))
 
-    async def _service_state(self) -> ServiceState:
-        assert self._captures is not None
-        captures = await self._captures.watch.statuses()
-        log_problem = self._ended() or await find_log_problem(self.broker)
-        return ServiceState(
+    async def _service_state(self) -> readiness.ServiceState:
+        assert self._capture is not None
+        captures = await self._capture.statuses()
+        log_problem = self._ended() or await readiness.find_log_problem(self.broker)
+        return readiness.ServiceState(
             is_open=self._open,
             log_problem=log_problem,
-            portal=check_portal(self._children),
-            capture=self._captures.watch.check(captures),
+            portal=portal_process.check_portal(self._children),
+            capture=self._capture.check(captures),
             passes=[
-                committer_report(self._logs.health(), self.clock),
+                readiness.committer_report(self._logs.health(), self.clock),
                 *(record.report() for record in self._passes),
             ],
             warnings=[
                 # Damaged ranges of the log: their events cannot be read, all others can.
                 *self._logs.damage,
                 *self._metering.notes,
-                *self._captures.watch.warnings(captures),
+                *self._capture.warnings(captures),
                 *([self._portal_note] if self._portal_note else []),
             ],
         )

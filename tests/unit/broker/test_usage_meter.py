@@ -8,10 +8,10 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.usage_ledger import MemoryUsageLedger
 
 from penstock.broker.counters import HubCounters
 from penstock.broker.usage_meter import UsageMeter
-from penstock.catalog.memory import MemoryUsageLedger
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName

@@ -12,13 +12,13 @@ import pytest
 
 from penstock.checkpoints import CheckpointStoreUnavailable, SqliteCheckpointStore
 from penstock.checkpoints import sqlite_file as file_module
-from penstock.checkpoints.records import namespace_key
-from penstock.checkpoints.sqlite_file import CheckpointFile, CheckpointWrite, GroupKey
+from penstock.checkpoints.records import GroupNames, namespace_key
+from penstock.checkpoints.sqlite_file import CheckpointFile, CheckpointWrite
 from penstock.model.checkpoints import Checkpoint, Claim, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.errors import ArgumentError
 
-PLACE = GroupKey("namespace", "hub", "group")
+PLACE = GroupNames("namespace", "hub", "group")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_partition_that_is_claimed_twice_in_one_call_is_won_once(file: Checkpo
 
 
 def test_forgetting_a_place_leaves_the_others(file: CheckpointFile) -> None:
-    other = GroupKey("namespace", "hub", "other")
+    other = GroupNames("namespace", "hub", "other")
     saved = Checkpoint(partition_id="0", offset="1", sequence_number=1)
     file.write(
         [CheckpointWrite(place, claims=[claim()], checkpoints=[saved]) for place in (PLACE, other)]

@@ -10,9 +10,10 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
+from tests.support.usage_ledger import MemoryUsageLedger
 
 from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
+from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.management.app import ManagementApp
 from penstock.management.jobs import JobRegistry

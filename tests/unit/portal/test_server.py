@@ -210,9 +210,7 @@ async def test_above_the_limits_alive_is_answered_and_the_rest_is_refused(
 async def test_handshakes_are_counted_and_have_a_deadline(
     serve: Any, settings: PortalSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = prepare_certificates(
-        tmp_path / "tls", Settings(), host_names=("localhost",), now_ms=1_700_000_000_000
-    )
+    made = prepare_certificates(tmp_path / "tls", Settings(), now_ms=1_700_000_000_000)
     settings = msgspec.structs.replace(
         settings, certificate_file=str(made.certificate_file), key_file=str(made.key_file)
     )

@@ -65,12 +65,13 @@ def strict_client(ca_file: Path) -> ssl.SSLContext:
 @pytest.mark.parametrize(
     "name", ["localhost", "127.0.0.1", "::1", "10.1.2.3", "events.example.com", "my-machine"]
 )
-def test_ca_file_verifies_every_covered_name(tmp_path: Path, now_ms: int, name: str) -> None:
+def test_ca_file_verifies_every_covered_name(
+    tmp_path: Path, now_ms: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "my-machine")
     namespace = NamespaceSettings(name=DEFAULT_NAMESPACE, hosts=("events.example.com",))
     settings = Settings(host="10.1.2.3", namespaces=(namespace,))
-    files = prepare_certificates(
-        tmp_path / "tls", settings, host_names=["my-machine"], now_ms=now_ms
-    )
+    files = prepare_certificates(tmp_path / "tls", settings, now_ms=now_ms)
     done = handshake(server_context(files), strict_client(files.ca_file), name)
     assert done.version() == "TLSv1.3"
 

@@ -19,7 +19,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.metrics import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.metrics import BrokerCollector, CertificateCollector
+from penstock.service.metrics import BrokerCollector
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "grafana.json"
 NS = NamespaceName("contoso")
@@ -48,7 +48,6 @@ def metrics() -> dict[str, Metric]:
     )
     broker = Broker(catalog, MemoryLogStore(lambda work: None), clock, producer_ids=lambda: 1)
     broker.hub(NS, "events")
-    certificate = CertificateCollector(lambda: 1_000)
     collector = BrokerCollector(
         broker,
         lag=lambda hub: [],
@@ -56,10 +55,11 @@ def metrics() -> dict[str, Metric]:
         connections_opened=lambda: 2,
         flushes=FlushLatencies(),
         answered={201: 1},
+        certificate_expires_ms=lambda: 1_000,
     )
 
     async def collect() -> str:
-        families = [*await collector.collect(), *await certificate.collect()]
+        families = await collector.collect()
         return b"".join(piece for family in families for piece in family.pieces()).decode()
 
     found = {}

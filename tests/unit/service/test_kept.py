@@ -118,10 +118,10 @@ async def test_lag_in_seconds_comes_from_the_disk_when_it_is_measured(
     clock.advance(3000)
     with ThreadPoolExecutor(1) as reads:
         lag = LagReport(broker, catalog, keeper, clock, reads)
-        assert [row.lag_seconds for row in lag.rows()] == [3.0, None]
-        assert await lag.measure() == lag.rows()  # memory knows it all
+        assert [row.lag_seconds for row in lag.hub_rows(hub)] == [3.0, None]
+        assert await lag.measure() == lag.hub_rows(hub)  # memory knows it all
         monkeypatch.setattr(HubRuntime, "enqueued_ms", lambda *_: None)
-        assert [row.lag_seconds for row in lag.rows()] == [None, None]
+        assert [row.lag_seconds for row in lag.hub_rows(hub)] == [None, None]
         (first, second) = await lag.measure("contoso", "EVENTS")
         assert (first.lag_events, first.lag_seconds) == (1, 3.0)
         assert (second.lag_events, second.lag_seconds) == (None, None)

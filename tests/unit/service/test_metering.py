@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import pytest
+from tests.support.usage_ledger import MemoryUsageLedger
 
 from penstock.broker import Account, Broker
-from penstock.catalog.memory import MemoryCatalog, MemoryUsageLedger
+from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier

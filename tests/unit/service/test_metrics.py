@@ -16,7 +16,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.metrics import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.metrics import BrokerCollector, CertificateCollector, Family, MetricsPage
+from penstock.service.metrics import BrokerCollector, Family, MetricsPage
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
 
 NS = NamespaceName("contoso")
@@ -81,10 +81,11 @@ def collector_of(hubs: int, rows: Rows) -> BrokerCollector:
         connections_opened=lambda: 4,
         flushes=FlushLatencies(),
         answered={201: 7},
+        certificate_expires_ms=lambda: 1_790_000_000_500,
     )
 
 
-async def scrape(*collectors: BrokerCollector | CertificateCollector) -> str:
+async def scrape(collector: BrokerCollector) -> str:
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -93,7 +94,7 @@ async def scrape(*collectors: BrokerCollector | CertificateCollector) -> str:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await MetricsPage(*collectors)({"type": "http"}, receive, send)
+    await MetricsPage(collector.collect)({"type": "http"}, receive, send)
     start, *pieces = sent
     assert start["status"] == 200
     assert start["headers"] == [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
@@ -102,8 +103,7 @@ async def scrape(*collectors: BrokerCollector | CertificateCollector) -> str:
 
 
 async def test_text_is_what_prometheus_reads() -> None:
-    certificate = CertificateCollector(lambda: 1_790_000_000_500)
-    text = await scrape(collector_of(2, Rows()), certificate)
+    text = await scrape(collector_of(2, Rows()))
     families = {each.name: each for each in text_string_to_metric_families(text)}
     (incoming, _) = families["penstock_incoming_messages"].samples
     assert incoming.name == "penstock_incoming_messages_total"

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoints.offline import read_checkpoints_offline
-from penstock.checkpoints.sqlite_file import CheckpointFile, CheckpointWrite, GroupKey
+from penstock.checkpoints.records import GroupNames
+from penstock.checkpoints.sqlite_file import (
+    CheckpointFile,
+    CheckpointWrite,
+    read_checkpoints_offline,
+)
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.errors import DataDirectoryError
 
@@ -17,7 +21,7 @@ def test_checkpoints_are_read_with_and_without_a_service(tmp_path: Path, is_open
     file = tmp_path / "checkpoints.sqlite"
     store = CheckpointFile(file, now_ms=lambda: 0, new_etag=lambda: "etag")
     saved = Checkpoint(partition_id="0", offset="435", sequence_number=4, modified_ms=0)
-    store.write([CheckpointWrite(GroupKey("", "ab", "billing"), checkpoints=[saved])])
+    store.write([CheckpointWrite(GroupNames("", "ab", "billing"), checkpoints=[saved])])
     if not is_open:
         store.close()
     before = sorted(tmp_path.iterdir())
