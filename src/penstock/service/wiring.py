@@ -37,7 +37,7 @@ from penstock.management.app import ManagementApp, ManagementMount
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import AdminRole
-from penstock.management.routes.router import ServiceEndpoints
+from penstock.management.router import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule

@@ -26,7 +26,7 @@ from penstock.management.operations.base import (
 from penstock.management.operations.hubs import HubRequest
 from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Actor, AdminRole, Verified
-from penstock.management.routes.router import ServiceEndpoints
+from penstock.management.router import ServiceEndpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret

@@ -11,8 +11,10 @@ import pytest
 
 from penstock.capture.destinations import Destination
 from penstock.capture.status import CaptureReport
-from penstock.management.jobs import Job
+from penstock.management import resources as arm
 from penstock.management.operations import Operations
+from penstock.management.operations.activity import AuditQuery, MetricQuery, UsageQuery
+from penstock.management.operations.capture import BackfillRequest
 from penstock.management.operations.hubs import HubRequest
 from penstock.management.operations.namespaces import (
     NamespaceRequest,
@@ -43,7 +45,7 @@ from penstock.model.quotas import QuotaKind
 from penstock.model.usage import Usage
 
 if TYPE_CHECKING:
-    from tests.unit.management.conftest import Plane
+    from tests.unit.management.conftest import Caller, Plane
 
 NS, HUB = "contoso", "orders"
 CAPTURE = {
@@ -64,7 +66,9 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.GROUP_READ: lambda o: o.groups.show(NS, HUB, "readers"),
     Action.GROUP_WRITE: lambda o: o.groups.put(NS, HUB, "new"),
     Action.GROUP_DELETE: lambda o: o.groups.delete(NS, HUB, "readers"),
-    Action.GROUP_SEEK: lambda o: asyncio.run(o.groups.seek(NS, HUB, "readers", "latest")),
+    Action.GROUP_SEEK: lambda o: asyncio.run(
+        o.groups.seek_consumer_group(NS, HUB, "readers", arm.SeekBody(to="latest"))
+    ),
     Action.RULE_READ: lambda o: o.rules.show(NS, None, "sender"),
     Action.RULE_WRITE: lambda o: o.rules.put(NS, None, "new", Right.SEND),
     Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),
@@ -73,28 +77,32 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.PUBLISHER_READ: lambda o: o.hubs.list_revoked_publishers(NS, HUB),
     Action.PUBLISHER_REVOKE: lambda o: o.hubs.revoke_publisher(NS, HUB, "device"),
     Action.PUBLISHER_RESUME: lambda o: o.hubs.resume_publisher(NS, HUB, "device"),
-    Action.CONNECTION_READ: lambda o: o.activity.connections(),
+    Action.CONNECTION_READ: lambda o: o.activity.list_connections(),
     Action.CONNECTION_KILL: lambda o: o.activity.kill_connection("first"),
-    Action.USAGE_READ: lambda o: o.activity.usage(since_ms=0, until_ms=1),
-    Action.AUDIT_READ: lambda o: o.activity.audit(newest=10),
-    Action.GRANT_READ: lambda o: o.activity.grants(NS),
-    Action.GRANT_WRITE: lambda o: o.activity.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40),
-    Action.GRANT_DELETE: lambda o: o.activity.withdraw(NS, QuotaKind.PARTITIONS),
-    Action.METRICS_READ: lambda o: asyncio.run(o.activity.metric_history(NS)),
-    Action.JOB_READ: lambda o: o.activity.jobs(),
-    Action.JOB_REPORT: lambda o: o.activity.report_job(Job(name="new")),
-    Action.JOB_DELETE: lambda o: o.activity.delete_job("old"),
-    Action.CAPTURE_READ: lambda o: o.captures.list(),
-    Action.CAPTURE_RUN: lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
-    Action.PORTAL_LINK: lambda o: o.activity.sign_in_link(),
-    Action.TOKEN_READ: lambda o: o.activity.token_holder("a token"),
-    Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in("192.0.2.7"),
-    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.revoked(),
-    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue(
-        subject="anna", role="Reader", lifetime_s=60
+    Action.USAGE_READ: lambda o: o.activity.list_usage(UsageQuery(since_ms=0, until_ms=1)),
+    Action.AUDIT_READ: lambda o: o.activity.list_audit(AuditQuery(newest=10)),
+    Action.GRANT_READ: lambda o: o.activity.list_quota_grants(NS),
+    Action.GRANT_WRITE: lambda o: o.activity.grant_quota(
+        NS, QuotaKind.THROUGHPUT_UNITS, arm.GrantBody(value=40)
     ),
-    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke("a" * 32),
-    Action.CAPTURE_BACKFILL: lambda o: asyncio.run(o.captures.backfill(NS, HUB, "earliest")),
+    Action.GRANT_DELETE: lambda o: o.activity.withdraw_quota(NS, QuotaKind.PARTITIONS),
+    Action.METRICS_READ: lambda o: asyncio.run(o.activity.list_metrics(NS, query=MetricQuery())),
+    Action.JOB_READ: lambda o: o.activity.list_jobs(),
+    Action.JOB_REPORT: lambda o: o.activity.report_job("new", arm.JobBody()),
+    Action.JOB_DELETE: lambda o: o.activity.delete_job("old"),
+    Action.CAPTURE_READ: lambda o: o.captures.list_captures(),
+    Action.CAPTURE_RUN: lambda o: o.captures.report_capture(NS, HUB, CaptureReport(run="one")),
+    Action.PORTAL_LINK: lambda o: o.activity.issue_sign_in_link(),
+    Action.TOKEN_READ: lambda o: o.activity.show_token_holder(arm.TokenBody(token="a token")),
+    Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in(arm.SignInBody(address="192.0.2.7")),
+    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.list_revoked_admin_tokens(),
+    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue_admin_token(
+        arm.AdminTokenBody(name="anna", role="Reader", lifetime_seconds=60)
+    ),
+    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke_admin_token("a" * 32),
+    Action.CAPTURE_BACKFILL: lambda o: asyncio.run(
+        o.captures.backfill_capture(NS, HUB, BackfillRequest(since="earliest"))
+    ),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
 
@@ -103,8 +111,8 @@ CHANGES = [action for action in Action if not action.endswith("/read")]
 def ready(full: Plane) -> Plane:
     """With something to resume, to withdraw and to forget as well."""
     full.admin.hubs.revoke_publisher(NS, HUB, "device")
-    full.admin.activity.grant(NS, QuotaKind.PARTITIONS, 64)
-    full.admin.activity.report_job(Job(name="old"))
+    full.admin.activity.grant_quota(NS, QuotaKind.PARTITIONS, arm.GrantBody(value=64))
+    full.admin.activity.report_job("old", arm.JobBody())
     full.administration.captures.destinations = [Destination(name="a", url="file:///a")]
     full.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE))
     return full
@@ -238,10 +246,11 @@ def test_units_reach_the_throttle_at_once(full: Plane) -> None:
 def test_units_beyond_twenty_need_a_grant(full: Plane) -> None:
     with pytest.raises(QuotaExceeded):
         full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
-    full.admin.activity.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40, note="asked for")
+    grant = arm.GrantBody(value=40, note="asked for")
+    full.admin.activity.grant_quota(NS, QuotaKind.THROUGHPUT_UNITS, grant)
     changed, _ = full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
     assert changed.throughput_units == 40
-    assert [grant.note for grant in full.admin.activity.grants(NS)] == ["asked for"]
+    assert [grant.note for grant in full.admin.activity.list_quota_grants(NS)] == ["asked for"]
     with pytest.raises(ArgumentOutOfRange):
         full.admin.namespaces.put(NS, NamespaceRequest(capacity=0))
 
@@ -460,7 +469,7 @@ def test_deleting_a_hub_drops_its_log_and_ends_its_links(full: Plane) -> None:
     assert [type(error) for error in ended] == [NotFound]
     again = full.admin.hubs.put(NS, HUB, HubRequest(partition_count=4))
     assert again.id != first
-    assert full.admin.activity.partitions(NS, HUB)[0].last_sequence == -1
+    assert full.admin.activity.list_partitions(NS, HUB)[0].last_sequence == -1
     with pytest.raises(NotFound):
         full.admin.hubs.delete(NS, "nothing")
 
@@ -532,8 +541,11 @@ def test_deleted_rule_is_gone(full: Plane) -> None:
 
 
 def test_sign_in_link_has_the_name_and_role_of_its_maker_and_is_recorded(full: Plane) -> None:
-    assert full.as_(AdminRole.OPERATOR, "otto").activity.sign_in_link() == "link of otto, OPERATOR"
-    entry = full.admin.activity.audit(newest=1)[0]
+    assert (
+        full.as_(AdminRole.OPERATOR, "otto").activity.issue_sign_in_link().url
+        == "link of otto, OPERATOR"
+    )
+    entry = full.admin.activity.list_audit(AuditQuery(newest=1))[0]
     assert (entry.who, entry.what) == ("otto", "portal/signInLink")
     assert "link of" not in entry.detail
 
@@ -550,9 +562,9 @@ def test_publisher_is_revoked_once_and_resumed(full: Plane) -> None:
 
 def test_connections_are_listed_and_killed(full: Plane) -> None:
     reports = full.admin.activity
-    assert [each.id for each in reports.connections()] == ["first", "second"]
+    assert [each.id for each in reports.list_connections()] == ["first", "second"]
     reports.kill_connection("first")
-    assert [each.id for each in reports.connections()] == ["second"]
+    assert [each.id for each in reports.list_connections()] == ["second"]
     with pytest.raises(NotFound):
         reports.kill_connection("first")
 
@@ -560,21 +572,21 @@ def test_connections_are_listed_and_killed(full: Plane) -> None:
 def test_usage_is_what_the_ledger_has(full: Plane) -> None:
     count = Usage(namespace=NamespaceName(NS), hour_ms=3_600_000, run="r", ingress_events=7)
     full.ledger.record([count])
-    (hour,) = full.admin.activity.usage(since_ms=0, until_ms=7_200_000)
+    (hour,) = full.admin.activity.list_usage(UsageQuery(since_ms=0, until_ms=7_200_000))
     assert (hour.namespace, hour.ingress_events) == (NS, 7)
-    assert full.admin.activity.usage(since_ms=0, until_ms=1) == []
+    assert full.admin.activity.list_usage(UsageQuery(since_ms=0, until_ms=1)) == []
 
 
 @pytest.mark.parametrize("newest", [0, -1, 1001])
-def test_audit_is_asked_for_in_bounded_pieces(full: Plane, newest: int) -> None:
-    with pytest.raises(ArgumentOutOfRange):
-        full.admin.activity.audit(newest=newest)
-    assert len(full.admin.activity.audit(newest=1)) == 1
+async def test_audit_is_asked_for_in_bounded_pieces(call: Caller, newest: int) -> None:
+    path = "/providers/Penstock/audit"
+    assert (await call("GET", path, query=f"newest={newest}")).status == 400
+    assert len((await call("GET", path, query="newest=1")).json["value"]) == 1
 
 
 def test_sign_in_to_the_portal_is_in_the_audit_log(full: Plane) -> None:
-    full.admin.activity.note_sign_in("2001:db8::7")
-    full.admin.activity.note_sign_in("192.0.2.8", refused_name="eve\n")
+    full.admin.activity.note_sign_in(arm.SignInBody(address="2001:db8::7"))
+    full.admin.activity.note_sign_in(arm.SignInBody(address="192.0.2.8", refused_name="eve\n"))
     signed, refused = full.audit()[-2:]
     assert signed[1:] == ("portal/signIn", "from 2001:db8::7")
     assert refused[1] == "portal/signIn"
@@ -582,4 +594,4 @@ def test_sign_in_to_the_portal_is_in_the_audit_log(full: Plane) -> None:
     assert refused[2].endswith("' from 192.0.2.8")
     assert refused[2].isprintable()
     with pytest.raises(ArgumentError, match="is no address"):
-        full.admin.activity.note_sign_in("somewhere")
+        full.admin.activity.note_sign_in(arm.SignInBody(address="somewhere"))

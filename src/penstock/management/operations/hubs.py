@@ -10,14 +10,18 @@ import msgspec
 from penstock.capture.description import check_description, parse_description
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.runs import RUNS_MAX, add_location, end_run, start_run
-from penstock.management.operations.base import OperationGroup, format_path
+from penstock.management.operations.base import OWN_HUB, OperationGroup, format_path
 from penstock.management.permissions import Action
+from penstock.management.router import RouteTable
 from penstock.model import limits, names
 from penstock.model.capture import HubCapture
 from penstock.model.entities import Hub, HubStatus, RevokedPublisher
 from penstock.model.errors import ArgumentError, NotAllowed
 
 _HOURS_PER_DAY = 24
+_PUBLISHER = OWN_HUB + "/revokedPublishers/{publisher}"
+
+ROUTES = RouteTable("hubs")
 
 
 class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,31 +118,34 @@ class HubOperations(OperationGroup):
         self._catalog.delete_hub(namespace, name)
         self._record(Action.HUB_DELETE, format_path(hub.namespace, hub.name))
 
+    @ROUTES.add("GET", f"{OWN_HUB}/revokedPublishers")
     def list_revoked_publishers(self, namespace: str, hub: str) -> Sequence[RevokedPublisher]:
         self._find_hub(Action.PUBLISHER_READ, namespace, hub)
         return self._catalog.revoked_publishers(namespace, hub)
 
-    def revoke_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher:
+    @ROUTES.add("PUT", _PUBLISHER)
+    def revoke_publisher(self, namespace: str, hub: str, publisher: str) -> RevokedPublisher:
         """Refuse events of the publisher and close its links. A second call changes nothing."""
-        parent = self._find_hub(Action.PUBLISHER_REVOKE, namespace, hub, name)
-        existing = self._catalog.revoked_publisher(namespace, hub, name)
+        parent = self._find_hub(Action.PUBLISHER_REVOKE, namespace, hub, publisher)
+        existing = self._catalog.revoked_publisher(namespace, hub, publisher)
         if existing is not None:
             return existing
         revoked = RevokedPublisher(
             namespace=parent.namespace,
             hub=parent.name,
-            name=names.publisher_name(name),
+            name=names.publisher_name(publisher),
             revoked_ms=self._now_ms(),
         )
         self._catalog.put_revoked_publisher(revoked)
-        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, name))
+        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, publisher))
         return revoked
 
-    def resume_publisher(self, namespace: str, hub: str, name: str) -> None:
+    @ROUTES.add("DELETE", _PUBLISHER)
+    def resume_publisher(self, namespace: str, hub: str, publisher: str) -> None:
         """Raises NotFound when the publisher is not revoked."""
-        parent = self._find_hub(Action.PUBLISHER_RESUME, namespace, hub, name)
-        self._catalog.delete_revoked_publisher(namespace, hub, name)
-        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, name))
+        parent = self._find_hub(Action.PUBLISHER_RESUME, namespace, hub, publisher)
+        self._catalog.delete_revoked_publisher(namespace, hub, publisher)
+        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, publisher))
 
 
 def to_days(hours: int) -> int:

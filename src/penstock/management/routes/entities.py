@@ -6,14 +6,15 @@ Responses have the shape of api-version 2024-01-01 (protocol.md 7.3).
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from penstock.management import resources as arm
+from penstock.management.operations import Operations
+from penstock.management.operations.base import ManagementContext
 from penstock.management.operations.hubs import HubRequest, to_days
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
@@ -24,8 +25,9 @@ from penstock.management.operations.namespaces import (
     sku_of,
 )
 from penstock.management.operations.rules import rights_texts
-from penstock.management.resources import Page
-from penstock.management.routes.router import ApiRequest, PageQuery, RouteTable
+from penstock.management.permissions import Actor
+from penstock.management.resources import format_time
+from penstock.management.router import OWN, RouteTable, ServiceEndpoints
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -45,7 +47,6 @@ HUB = NAMESPACE + "/eventhubs/{hub}"
 _GROUP = HUB + "/consumergroups/{group}"
 _NAMESPACE_RULE = NAMESPACE + "/authorizationRules/{rule}"
 _HUB_RULE = HUB + "/authorizationRules/{rule}"
-_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 # Stored and reported, without an effect.
 _STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
 # Properties of a namespace that the service does not implement: name, values that ask for nothing,
@@ -62,7 +63,39 @@ _REFUSED_PROPERTIES = (
     ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
 )
 
+_PAGE_MAX = 1_000_000
+
+T = TypeVar("T")
 ROUTES = RouteTable()
+
+
+class ApiRequest:
+    """One request: the operations of its actor, and the names in its path."""
+
+    def __init__(
+        self,
+        context: ManagementContext,
+        actor: Actor,
+        endpoints: ServiceEndpoints,
+        path_names: dict[str, str],
+    ) -> None:
+        self.operations = Operations(context, actor)
+        self.endpoints = endpoints
+        self.names = path_names
+        self.status: int | None = None  # set by a handler that has several; else the route's first
+
+    @property
+    def scope(self) -> ResourceScope:
+        return ResourceScope(self.names["subscription"], self.names.get("resource_group", ""))
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    skip: Annotated[int, Meta(ge=0, le=_PAGE_MAX)] = msgspec.field(name="$skip", default=0)
+    top: Annotated[int, Meta(ge=1, le=_PAGE_MAX)] | None = msgspec.field(name="$top", default=None)
+
+    def select(self, values: list[T]) -> list[T]:
+        end = None if self.top is None else self.skip + self.top
+        return values[self.skip : end]
 
 
 class ParentNamespace:
@@ -91,37 +124,44 @@ def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces")
 @ROUTES.add("GET", NAMESPACES, name="list_namespaces_of_resource_group")
-async def list_namespaces(request: ApiRequest, query: PageQuery) -> Page[arm.NamespaceResource]:
+def list_namespaces(request: ApiRequest, query: PageQuery) -> list[arm.NamespaceResource]:
     scope = request.scope
     namespaces = request.operations.namespaces.list(scope)
-    return query.page([namespace_resource(request, entity, scope) for entity in namespaces])
+    return query.select([_namespace_resource(request, entity, scope) for entity in namespaces])
+
+
+@ROUTES.add("GET", f"{OWN}/namespaces")
+def list_all_namespaces(request: ApiRequest) -> list[arm.NamespaceResource]:
+    """The namespaces of every subscription and resource group."""
+    namespaces = request.operations.namespaces.list()
+    return [_namespace_resource(request, entity, None) for entity in namespaces]
 
 
 @ROUTES.add("GET", NAMESPACE)
-async def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
+def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
     parent = ParentNamespace(request)
-    return namespace_resource(request, parent.entity, parent.scope)
+    return _namespace_resource(request, parent.entity, parent.scope)
 
 
 @ROUTES.add("PUT", NAMESPACE, statuses=(200, 201))
-async def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     """The operation is complete when this answers: `provisioningState` is Succeeded."""
     scope = request.scope
     namespace, is_new = request.operations.namespaces.put(
         request.names["namespace"], _namespace_request(body), scope
     )
     request.status = 201 if is_new else 200
-    return namespace_resource(request, namespace, scope)
+    return _namespace_resource(request, namespace, scope)
 
 
 @ROUTES.add("PATCH", NAMESPACE)
-async def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     ParentNamespace(request)
-    return await put_namespace(request, body)
+    return put_namespace(request, body)
 
 
 @ROUTES.add("DELETE", NAMESPACE, statuses=(200, 204))
-async def delete_namespace(request: ApiRequest) -> None:
+def delete_namespace(request: ApiRequest) -> None:
     namespaces = request.operations.namespaces
     _delete(request, namespaces.delete, request.names["namespace"], request.scope)
 
@@ -130,27 +170,27 @@ async def delete_namespace(request: ApiRequest) -> None:
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/eventhubs")
-async def list_event_hubs(request: ApiRequest, query: PageQuery) -> Page[arm.EventHubResource]:
+def list_event_hubs(request: ApiRequest, query: PageQuery) -> list[arm.EventHubResource]:
     parent = ParentNamespace(request)
     hubs = parent.operations.hubs.list(parent.name)
-    return query.page([_hub_resource(hub, parent) for hub in hubs])
+    return query.select([_hub_resource(hub, parent) for hub in hubs])
 
 
 @ROUTES.add("GET", HUB)
-async def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
+def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
     parent = ParentNamespace(request)
     return _hub_resource(parent.operations.hubs.show(parent.name, request.names["hub"]), parent)
 
 
 @ROUTES.add("PUT", HUB)
-async def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
+def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
     parent = ParentNamespace(request)
     hub = parent.operations.hubs.put(parent.name, request.names["hub"], _hub_request(body))
     return _hub_resource(hub, parent)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
-async def delete_event_hub(request: ApiRequest) -> None:
+def delete_event_hub(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
     _delete(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
 
@@ -159,23 +199,21 @@ async def delete_event_hub(request: ApiRequest) -> None:
 
 
 @ROUTES.add("GET", f"{HUB}/consumergroups")
-async def list_consumer_groups(
-    request: ApiRequest, query: PageQuery
-) -> Page[arm.ConsumerGroupResource]:
+def list_consumer_groups(request: ApiRequest, query: PageQuery) -> list[arm.ConsumerGroupResource]:
     parent = ParentNamespace(request)
     groups = parent.operations.groups.list(parent.name, request.names["hub"])
-    return query.page([_group_resource(group, parent) for group in groups])
+    return query.select([_group_resource(group, parent) for group in groups])
 
 
 @ROUTES.add("GET", _GROUP)
-async def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
+def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
     parent = ParentNamespace(request)
     hub, group = request.names["hub"], request.names["group"]
     return _group_resource(parent.operations.groups.show(parent.name, hub, group), parent)
 
 
 @ROUTES.add("PUT", _GROUP)
-async def put_consumer_group(
+def put_consumer_group(
     request: ApiRequest, body: arm.GroupBody | None
 ) -> arm.ConsumerGroupResource:
     parent = ParentNamespace(request)
@@ -187,7 +225,7 @@ async def put_consumer_group(
 
 
 @ROUTES.add("DELETE", _GROUP, statuses=(200, 204))
-async def delete_consumer_group(request: ApiRequest) -> None:
+def delete_consumer_group(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
     hub, group = request.names["hub"], request.names["group"]
     _delete(request, parent.operations.groups.delete, parent.name, hub, group)
@@ -198,15 +236,15 @@ async def delete_consumer_group(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", f"{NAMESPACE}/authorizationRules", name="list_namespace_rules")
 @ROUTES.add("GET", f"{HUB}/authorizationRules", name="list_hub_rules")
-async def list_rules(request: ApiRequest) -> Page[arm.AuthorizationRuleResource]:
+def list_rules(request: ApiRequest) -> list[arm.AuthorizationRuleResource]:
     parent = ParentNamespace(request)
     rules = parent.operations.rules.list(parent.name, request.names.get("hub"))
-    return Page([_rule_resource(rule, parent) for rule in rules])
+    return [_rule_resource(rule, parent) for rule in rules]
 
 
 @ROUTES.add("GET", _NAMESPACE_RULE, name="get_namespace_rule")
 @ROUTES.add("GET", _HUB_RULE, name="get_hub_rule")
-async def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
+def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
     parent = ParentNamespace(request)
     rule = parent.operations.rules.show(*_rule_path(request, parent))
     return _rule_resource(rule, parent)
@@ -214,7 +252,7 @@ async def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
 
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
-async def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
+def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
     parent = ParentNamespace(request)
     rights = _parse_rights(body.properties.rights)
     rule = parent.operations.rules.put(*_rule_path(request, parent), rights)
@@ -223,14 +261,14 @@ async def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.Authorization
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
 @ROUTES.add("DELETE", _HUB_RULE, name="delete_hub_rule", statuses=(200, 204))
-async def delete_rule(request: ApiRequest) -> None:
+def delete_rule(request: ApiRequest) -> None:
     parent = ParentNamespace(request)
     _delete(request, parent.operations.rules.delete, *_rule_path(request, parent))
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/listKeys", name="list_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/listKeys", name="list_hub_keys")
-async def list_keys(request: ApiRequest) -> arm.AccessKeys:
+def list_keys(request: ApiRequest) -> arm.AccessKeys:
     parent = ParentNamespace(request)
     rule = parent.operations.rules.keys(*_rule_path(request, parent))
     return _access_keys(rule, request.endpoints.servicebus)
@@ -238,7 +276,7 @@ async def list_keys(request: ApiRequest) -> arm.AccessKeys:
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
-async def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
+def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
     parent = ParentNamespace(request)
     key = None if body.key is None else Secret(body.key)
     rule = parent.operations.rules.regenerate(*_rule_path(request, parent), body.key_type, key)
@@ -316,7 +354,7 @@ def _parse_rights(words: list[str]) -> Right:
 # --- entities as resources ------------------------------------------------------------------------
 
 
-def namespace_resource(
+def _namespace_resource(
     request: ApiRequest, namespace: Namespace, scope: ResourceScope | None
 ) -> arm.NamespaceResource:
     """`scope` is the one of the request's path, for a namespace that has none of its own."""
@@ -444,10 +482,3 @@ def _system_data(entity: Namespace | Hub | ConsumerGroup | AuthorizationRule) ->
     return arm.SystemData(
         created_at=format_time(entity.created_ms), last_modified_at=format_time(entity.updated_ms)
     )
-
-
-def format_time(now_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds. A time after the year 9999 becomes its last moment."""
-    seconds, milliseconds = divmod(min(now_ms, _TIME_MS_MAX), 1000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
