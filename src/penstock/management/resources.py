@@ -223,7 +223,7 @@ class NamespaceBodyProperties(ArmStruct):
     kafka_enabled: bool | None = None
     cluster_arm_id: str | None = None
     alternate_name: str | None = None
-    # A request for more than the service does is refused, see `routes/entities.py`.
+    # A request for more than the service does is refused, see `operations/namespaces.py`.
     zone_redundant: bool | None = None
     minimum_tls_version: str | None = None
     public_network_access: str | None = None
@@ -233,6 +233,10 @@ class NamespaceBodyProperties(ArmStruct):
     ip_address_type: str | None = None
     private_endpoint_connections: list[Any] | None = None
     status: str | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self.throughput_units == "unlimited"
 
 
 class NamespaceBody(ArmStruct):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.unit.management.conftest import hub_body
 
 from penstock.capture.destinations import Destination
 from penstock.capture.runs import RUNS_MAX
@@ -19,7 +20,6 @@ from penstock.management.capture_registry import (
     CaptureRegistry,
 )
 from penstock.management.operations.capture import BackfillRequest, CaptureRunsQuery
-from penstock.management.operations.hubs import HubRequest
 from penstock.model.capture import RunProgress
 from penstock.model.errors import AlreadyExists, ArgumentError, NotAllowed
 
@@ -51,7 +51,7 @@ def plane(full: Plane) -> Plane:
 
 
 def switch(plane: Plane, enabled: bool = True, account: str = "store") -> None:
-    plane.admin.hubs.put(NS, HUB, HubRequest(capture=capture(enabled, account)))
+    plane.admin.hubs.put(NS, HUB, hub_body(capture=capture(enabled, account)))
 
 
 def status(plane: Plane) -> CaptureStatus:
@@ -111,7 +111,7 @@ def test_switched_off_by_one_word_it_goes_where_it_went(plane: Plane) -> None:
     """As who uses the SDK may write it: CaptureDescription(enabled=False)."""
     switch(plane)
     (made,) = plane.admin.captures.list_capture_runs(CaptureRunsQuery())
-    plane.admin.hubs.put(NS, HUB, HubRequest(capture={"enabled": False}))
+    plane.admin.hubs.put(NS, HUB, hub_body(capture={"enabled": False}))
     (over,) = plane.admin.captures.list_capture_runs(CaptureRunsQuery())
     assert over.run.is_over and over.description == made.description
     assert status(plane).state is not CaptureState.FAILED
@@ -220,7 +220,7 @@ def test_unusable_destination_is_refused_when_it_is_configured(
     description = capture(enabled, account)
     description["destination"]["properties"]["blobContainer"] = container
     with pytest.raises(ArgumentError, match=re.escape(text)):
-        plane.admin.hubs.put(NS, HUB, HubRequest(capture=description))
+        plane.admin.hubs.put(NS, HUB, hub_body(capture=description))
     assert plane.catalog.hub(NS, HUB) == before
 
 
@@ -232,7 +232,7 @@ def test_destination_is_named_by_its_name_or_an_id_that_ends_in_it(plane: Plane)
 def test_stored_destination_may_stay_when_the_configuration_lost_it(plane: Plane) -> None:
     switch(plane)
     plane.administration.captures.destinations = []
-    plane.admin.hubs.put(NS, HUB, HubRequest(user_metadata="x", capture=capture()))
+    plane.admin.hubs.put(NS, HUB, hub_body(user_metadata="x", capture=capture()))
     found = status(plane)
     assert found.state is CaptureState.FAILED
     assert "'store' is not configured" in found.last_error

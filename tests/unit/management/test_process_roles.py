@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.management.conftest import hub_body, namespace_body
 from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 
 from penstock.capture.status import CaptureReport
 from penstock.management import resources as arm
 from penstock.management.operations import Operations
 from penstock.management.operations.capture import CaptureRunsQuery
-from penstock.management.operations.hubs import HubRequest
-from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Action, AdminRole, Forbidden, actor_of
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
@@ -50,10 +49,10 @@ CAPTURE_ACTIONS = {
 def two(ready: Plane) -> Plane:
     """A captured hub beside one that is not, and a namespace without Capture."""
     admin = ready.admin
-    admin.hubs.put(NS, "plain", HubRequest(partition_count=2))
+    admin.hubs.put(NS, "plain", hub_body(partition_count=2))
     admin.rules.put(NS, "plain", "listener", Right.LISTEN)
-    admin.namespaces.put(OTHER, NamespaceRequest())
-    admin.hubs.put(OTHER, HUB, HubRequest(partition_count=2))
+    admin.namespaces.put(OTHER, namespace_body())
+    admin.hubs.put(OTHER, HUB, hub_body(partition_count=2))
     return ready
 
 
@@ -107,7 +106,7 @@ def test_keys_are_refused_when_the_last_run_has_ended(two: Plane) -> None:
     (run,) = hub.metadata["captureRuns"]
     capture = operations(two, "Capture")
     capture.rules.keys(NS, HUB, "listener")
-    two.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE | {"enabled": False}))
+    two.admin.hubs.put(NS, HUB, hub_body(capture=CAPTURE | {"enabled": False}))
     capture.rules.keys(NS, HUB, "listener")  # the run is over and not all of it is in files
     capture.captures.report_capture(NS, HUB, CaptureReport(run=run["id"], is_finished=True))
     with pytest.raises(Forbidden):

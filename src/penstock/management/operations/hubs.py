@@ -10,6 +10,7 @@ import msgspec
 from penstock.capture.description import check_description, parse_description
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.runs import RUNS_MAX, add_location, end_run, start_run
+from penstock.management import resources as arm
 from penstock.management.operations.base import OWN_HUB, OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.management.router import RouteTable
@@ -24,18 +25,6 @@ _PUBLISHER = OWN_HUB + "/revokedPublishers/{publisher}"
 ROUTES = RouteTable("hubs")
 
 
-class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested state of a hub. None leaves a field unchanged; a new hub gets the default."""
-
-    partition_count: int | None = None
-    retention_days: int | None = None
-    retention_hours: int | None = None
-    cleanup_policy: str | None = None
-    status: str | None = None
-    user_metadata: str | None = None
-    capture: Mapping[str, Any] | None = None
-
-
 class HubOperations(OperationGroup):
     def list(self, namespace: str) -> list[Hub]:
         self._permit(Action.HUB_READ, namespace)
@@ -46,7 +35,7 @@ class HubOperations(OperationGroup):
         """Raises NotFound."""
         return self._find_hub(Action.HUB_READ, namespace, name)
 
-    def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
+    def put(self, namespace: str, name: str, body: arm.HubBody) -> Hub:
         """Create or change it. NotAllowed for another partition count: it is fixed at creation.
         ArgumentError for Capture to a destination that the configuration does not name."""
         self._permit(Action.HUB_WRITE, namespace, name)
@@ -61,7 +50,7 @@ class HubOperations(OperationGroup):
             created_ms=now_ms,
             updated_ms=now_ms,
         )
-        wanted = _apply_request(blank, request, now_ms, is_new=old is None)
+        wanted = _apply_request(blank, body, now_ms, is_new=old is None)
         self._check_destination(wanted, old)
         is_enabled = wanted.capture.is_enabled
         if is_enabled != (old is not None and old.capture.is_enabled):
@@ -153,26 +142,40 @@ def to_days(hours: int) -> int:
     return -(-hours // _HOURS_PER_DAY)
 
 
-def _apply_request(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
-    if request.capture is not None:
-        old = old.replace_capture(_change_description(old.capture, request.capture))
-    if request.cleanup_policy not in (None, "Delete"):
+def _apply_request(old: Hub, body: arm.HubBody, now_ms: int, *, is_new: bool) -> Hub:
+    request = body.properties or arm.HubBodyProperties()
+    retention = request.retention_description or arm.RetentionDescription()
+    timestamp = request.message_timestamp_description or arm.TimestampDescription()
+    if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
         raise NotAllowed(
-            "retentionDescription.cleanupPolicy is "
-            f"'{names.quote_text(str(request.cleanup_policy))}': "
-            "only Delete is supported."
+            "messageTimestampDescription.timestampType: only LogAppend is supported: events "
+            "have the time at which they were stored."
         )
+    if retention.tombstone_retention_time_in_hours:
+        raise NotAllowed(
+            "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
+            "which is not supported."
+        )
+    if retention.cleanup_policy not in (None, "Delete"):
+        policy = names.quote_text(str(retention.cleanup_policy))
+        raise NotAllowed(
+            f"retentionDescription.cleanupPolicy is '{policy}': only Delete is supported."
+        )
+    if request.capture_description is not None:
+        old = old.replace_capture(_change_description(old.capture, request.capture_description))
+    changes: dict[str, Any] = {
+        "partition_count": request.partition_count,
+        "status": None if request.status is None else _checked_status(request.status),
+        "user_metadata": request.user_metadata,
+    }
+    hours = retention.retention_time_in_hours
     return msgspec.structs.replace(
         old,
-        partition_count=(
-            old.partition_count if request.partition_count is None else request.partition_count
-        ),
-        retention_hours=_retention_hours(old, request, is_new=is_new),
-        status=old.status if request.status is None else _checked_status(request.status),
-        user_metadata=(
-            old.user_metadata if request.user_metadata is None else request.user_metadata
+        retention_hours=_retention_hours(
+            old, request.message_retention_in_days, hours, is_new=is_new
         ),
         updated_ms=now_ms,
+        **{field: value for field, value in changes.items() if value is not None},
     )
 
 
@@ -194,10 +197,9 @@ def _change_description(capture: HubCapture, request: Mapping[str, Any]) -> HubC
     return msgspec.structs.replace(capture, description=description, places=places)
 
 
-def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:
+def _retention_hours(old: Hub, days: int | None, hours: int | None, *, is_new: bool) -> int:
     """Two fields for one thing: a client that reads, changes one and writes both back means the
     one that it changed."""
-    days, hours = request.retention_days, request.retention_hours
     if not is_new:
         days = None if days == to_days(old.retention_hours) else days
         hours = None if hours == old.retention_hours else hours

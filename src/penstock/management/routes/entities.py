@@ -15,10 +15,9 @@ from msgspec import UNSET, Meta
 from penstock.management import resources as arm
 from penstock.management.operations import Operations
 from penstock.management.operations.base import ManagementContext
-from penstock.management.operations.hubs import HubRequest, to_days
+from penstock.management.operations.hubs import to_days
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
-    NamespaceRequest,
     ResourceScope,
     capacity_of,
     scope_of,
@@ -36,7 +35,7 @@ from penstock.model.entities import (
     Right,
     Secret,
 )
-from penstock.model.errors import ArgumentError, NotAllowed, NotFound
+from penstock.model.errors import ArgumentError, NotFound
 
 PROVIDER = "Microsoft.EventHub"
 SUBSCRIPTION = "/subscriptions/{subscription}"
@@ -47,22 +46,6 @@ HUB = NAMESPACE + "/eventhubs/{hub}"
 _GROUP = HUB + "/consumergroups/{group}"
 _NAMESPACE_RULE = NAMESPACE + "/authorizationRules/{rule}"
 _HUB_RULE = HUB + "/authorizationRules/{rule}"
-# Stored and reported, without an effect.
-_STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
-# Properties of a namespace that the service does not implement: name, values that ask for nothing,
-# and the text of the refusal. A client would rely on a setting that is stored and reported.
-_REFUSED_PROPERTIES = (
-    ("disableLocalAuth", (), "is not supported: shared access policies are the only credentials."),
-    ("publicNetworkAccess", ("Enabled",), "can only be Enabled; see --host of serve."),
-    ("encryption", (), "with own keys is not supported; encrypt the data directory."),
-    ("minimumTlsVersion", ("1.0", "1.1", "1.2"), "is always 1.2, and 1.3 cannot be demanded."),
-    ("geoDataReplication", (), "is not supported: the data is in one directory."),
-    ("zoneRedundant", (), "can only be false: the data is in one directory."),
-    ("ipAddressType", ("IPv4",), "can only be IPv4; see --host of serve."),
-    ("privateEndpointConnections", (), "are not supported; see --host of serve."),
-    ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
-)
-
 _PAGE_MAX = 1_000_000
 
 T = TypeVar("T")
@@ -147,9 +130,7 @@ def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
 def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     """The operation is complete when this answers: `provisioningState` is Succeeded."""
     scope = request.scope
-    namespace, is_new = request.operations.namespaces.put(
-        request.names["namespace"], _namespace_request(body), scope
-    )
+    namespace, is_new = request.operations.namespaces.put(request.names["namespace"], body, scope)
     request.status = 201 if is_new else 200
     return _namespace_resource(request, namespace, scope)
 
@@ -185,7 +166,7 @@ def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
 @ROUTES.add("PUT", HUB)
 def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
     parent = ParentNamespace(request)
-    hub = parent.operations.hubs.put(parent.name, request.names["hub"], _hub_request(body))
+    hub = parent.operations.hubs.put(parent.name, request.names["hub"], body)
     return _hub_resource(hub, parent)
 
 
@@ -285,61 +266,6 @@ def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.Access
 
 def _rule_path(request: ApiRequest, parent: ParentNamespace) -> tuple[str, str | None, str]:
     return parent.name, request.names.get("hub"), request.names["rule"]
-
-
-# --- requests to operations -----------------------------------------------------------------------
-
-
-def _namespace_request(body: arm.NamespaceBody) -> NamespaceRequest:
-    """Raises NotAllowed for what the service does not do."""
-    sku, properties = body.sku or arm.Sku(), body.properties or arm.NamespaceBodyProperties()
-    values = msgspec.to_builtins(properties)
-    for name, allowed, text in _REFUSED_PROPERTIES:
-        if values.get(name) and values[name] not in allowed:
-            raise NotAllowed(f"{name} {text}")
-    if (body.identity or {}).get("type") not in (None, "None"):
-        raise NotAllowed(
-            "identity is not supported: a namespace has no managed identity. The credentials of "
-            "Capture's destinations are in the configuration of the service."
-        )
-    units = properties.throughput_units
-    return NamespaceRequest(
-        sku=sku.name or sku.tier,
-        capacity=sku.capacity,
-        units=None if units == "unlimited" else units,
-        unlimited=units == "unlimited" or None,
-        auto_inflate=properties.is_auto_inflate_enabled,
-        maximum_units=properties.maximum_throughput_units,
-        location=body.location,
-        tags=body.tags,
-        limit_set=properties.limits,
-        stored={name: values[name] for name in _STORED_PROPERTIES if name in values},
-    )
-
-
-def _hub_request(body: arm.HubBody) -> HubRequest:
-    properties = body.properties or arm.HubBodyProperties()
-    retention = properties.retention_description or arm.RetentionDescription()
-    timestamp = properties.message_timestamp_description or arm.TimestampDescription()
-    if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
-        raise NotAllowed(
-            "messageTimestampDescription.timestampType: only LogAppend is supported: events "
-            "have the time at which they were stored."
-        )
-    if retention.tombstone_retention_time_in_hours:
-        raise NotAllowed(
-            "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
-            "which is not supported."
-        )
-    return HubRequest(
-        partition_count=properties.partition_count,
-        retention_days=properties.message_retention_in_days,
-        retention_hours=retention.retention_time_in_hours,
-        cleanup_policy=retention.cleanup_policy,
-        status=properties.status,
-        user_metadata=properties.user_metadata,
-        capture=properties.capture_description,
-    )
 
 
 def _parse_rights(words: list[str]) -> Right:
