@@ -176,9 +176,6 @@ class Receiver:
         if self._credit is not None:
             self.link.replenish(self._credit)
 
-    def on_room(self) -> None:
-        pass
-
     def on_detached(self, error: ClientError) -> None:
         self.error = error
         if not self.ended.done():
