@@ -6,6 +6,7 @@ Responses have the shape of api-version 2024-01-01 (protocol.md 7.3).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -71,6 +72,25 @@ class ApiRequest:
     def scope(self) -> ResourceScope:
         return ResourceScope(self.names["subscription"], self.names.get("resource_group", ""))
 
+    @cached_property
+    def namespace(self) -> Namespace:
+        """The namespace in the path. It exists, in the resource group of the path. Raises
+        NotFound."""
+        return self.operations.namespaces.show(self.names["namespace"], self.scope)
+
+    @property
+    def namespace_id(self) -> str:
+        return _namespace_id(self.namespace, self.scope)
+
+    @property
+    def location(self) -> str:
+        return _location(self.namespace)
+
+    def path(self, *parts: str) -> tuple[Any, ...]:
+        """The name of the namespace, which exists, and these other names in the path; None for a
+        hub in the path of a namespace's rule."""
+        return self.namespace.name, *(self.names.get(part) for part in parts)
+
 
 class PageQuery(msgspec.Struct, frozen=True):
     skip: Annotated[int, Meta(ge=0, le=_PAGE_MAX)] = msgspec.field(name="$skip", default=0)
@@ -79,19 +99,6 @@ class PageQuery(msgspec.Struct, frozen=True):
     def select(self, values: list[T]) -> list[T]:
         end = None if self.top is None else self.skip + self.top
         return values[self.skip : end]
-
-
-class ParentNamespace:
-    """The namespace in a request's path. It exists, in the resource group of the path."""
-
-    def __init__(self, request: ApiRequest) -> None:
-        """Raises NotFound."""
-        self.operations = request.operations
-        self.scope = request.scope
-        self.entity = self.operations.namespaces.show(request.names["namespace"], self.scope)
-        self.name = self.entity.name
-        self.id = _namespace_id(self.entity, self.scope)
-        self.location = _location(self.entity)
 
 
 def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object) -> None:
@@ -122,8 +129,7 @@ def list_all_namespaces(request: ApiRequest) -> list[arm.NamespaceResource]:
 
 @ROUTES.add("GET", NAMESPACE)
 def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
-    parent = ParentNamespace(request)
-    return _namespace_resource(request, parent.entity, parent.scope)
+    return _namespace_resource(request, request.namespace, request.scope)
 
 
 @ROUTES.add("PUT", NAMESPACE, statuses=(200, 201))
@@ -137,7 +143,7 @@ def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.Namespace
 
 @ROUTES.add("PATCH", NAMESPACE)
 def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
-    ParentNamespace(request)
+    request.path()  # raises NotFound
     return put_namespace(request, body)
 
 
@@ -152,28 +158,24 @@ def delete_namespace(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", f"{NAMESPACE}/eventhubs")
 def list_event_hubs(request: ApiRequest, query: PageQuery) -> list[arm.EventHubResource]:
-    parent = ParentNamespace(request)
-    hubs = parent.operations.hubs.list(parent.name)
-    return query.select([_hub_resource(hub, parent) for hub in hubs])
+    hubs = request.operations.hubs.list(*request.path())
+    return query.select([_hub_resource(hub, request) for hub in hubs])
 
 
 @ROUTES.add("GET", HUB)
 def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
-    parent = ParentNamespace(request)
-    return _hub_resource(parent.operations.hubs.show(parent.name, request.names["hub"]), parent)
+    return _hub_resource(request.operations.hubs.show(*request.path("hub")), request)
 
 
 @ROUTES.add("PUT", HUB)
 def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
-    parent = ParentNamespace(request)
-    hub = parent.operations.hubs.put(parent.name, request.names["hub"], body)
-    return _hub_resource(hub, parent)
+    namespace, hub = request.path("hub")
+    return _hub_resource(request.operations.hubs.put(namespace, hub, body), request)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
 def delete_event_hub(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    _delete(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
+    _delete(request, request.operations.hubs.delete, *request.path("hub"))
 
 
 # --- consumer groups ------------------------------------------------------------------------------
@@ -181,35 +183,28 @@ def delete_event_hub(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", f"{HUB}/consumergroups")
 def list_consumer_groups(request: ApiRequest, query: PageQuery) -> list[arm.ConsumerGroupResource]:
-    parent = ParentNamespace(request)
-    groups = parent.operations.groups.list(parent.name, request.names["hub"])
-    return query.select([_group_resource(group, parent) for group in groups])
+    groups = request.operations.groups.list(*request.path("hub"))
+    return query.select([_group_resource(group, request) for group in groups])
 
 
 @ROUTES.add("GET", _GROUP)
 def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
-    parent = ParentNamespace(request)
-    hub, group = request.names["hub"], request.names["group"]
-    return _group_resource(parent.operations.groups.show(parent.name, hub, group), parent)
+    return _group_resource(request.operations.groups.show(*request.path("hub", "group")), request)
 
 
 @ROUTES.add("PUT", _GROUP)
 def put_consumer_group(
     request: ApiRequest, body: arm.GroupBody | None
 ) -> arm.ConsumerGroupResource:
-    parent = ParentNamespace(request)
     properties = None if body is None else body.properties
     metadata = None if properties is None else properties.user_metadata
-    hub, group = request.names["hub"], request.names["group"]
-    entity = parent.operations.groups.put(parent.name, hub, group, user_metadata=metadata)
-    return _group_resource(entity, parent)
+    path = request.path("hub", "group")
+    return _group_resource(request.operations.groups.put(*path, user_metadata=metadata), request)
 
 
 @ROUTES.add("DELETE", _GROUP, statuses=(200, 204))
 def delete_consumer_group(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    hub, group = request.names["hub"], request.names["group"]
-    _delete(request, parent.operations.groups.delete, parent.name, hub, group)
+    _delete(request, request.operations.groups.delete, *request.path("hub", "group"))
 
 
 # --- authorization rules of a namespace and of a hub ----------------------------------------------
@@ -218,54 +213,44 @@ def delete_consumer_group(request: ApiRequest) -> None:
 @ROUTES.add("GET", f"{NAMESPACE}/authorizationRules", name="list_namespace_rules")
 @ROUTES.add("GET", f"{HUB}/authorizationRules", name="list_hub_rules")
 def list_rules(request: ApiRequest) -> list[arm.AuthorizationRuleResource]:
-    parent = ParentNamespace(request)
-    rules = parent.operations.rules.list(parent.name, request.names.get("hub"))
-    return [_rule_resource(rule, parent) for rule in rules]
+    rules = request.operations.rules.list(*request.path("hub"))
+    return [_rule_resource(rule, request) for rule in rules]
 
 
 @ROUTES.add("GET", _NAMESPACE_RULE, name="get_namespace_rule")
 @ROUTES.add("GET", _HUB_RULE, name="get_hub_rule")
 def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
-    parent = ParentNamespace(request)
-    rule = parent.operations.rules.show(*_rule_path(request, parent))
-    return _rule_resource(rule, parent)
+    return _rule_resource(request.operations.rules.show(*request.path("hub", "rule")), request)
 
 
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
 def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
-    parent = ParentNamespace(request)
+    namespace, hub, name = request.path("hub", "rule")
     rights = _parse_rights(body.properties.rights)
-    rule = parent.operations.rules.put(*_rule_path(request, parent), rights)
-    return _rule_resource(rule, parent)
+    return _rule_resource(request.operations.rules.put(namespace, hub, name, rights), request)
 
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
 @ROUTES.add("DELETE", _HUB_RULE, name="delete_hub_rule", statuses=(200, 204))
 def delete_rule(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    _delete(request, parent.operations.rules.delete, *_rule_path(request, parent))
+    _delete(request, request.operations.rules.delete, *request.path("hub", "rule"))
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/listKeys", name="list_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/listKeys", name="list_hub_keys")
 def list_keys(request: ApiRequest) -> arm.AccessKeys:
-    parent = ParentNamespace(request)
-    rule = parent.operations.rules.keys(*_rule_path(request, parent))
+    rule = request.operations.rules.keys(*request.path("hub", "rule"))
     return _access_keys(rule, request.endpoints.servicebus)
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
 def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
-    parent = ParentNamespace(request)
+    namespace, hub, name = request.path("hub", "rule")
     key = None if body.key is None else Secret(body.key)
-    rule = parent.operations.rules.regenerate(*_rule_path(request, parent), body.key_type, key)
+    rule = request.operations.rules.regenerate(namespace, hub, name, body.key_type, key)
     return _access_keys(rule, request.endpoints.servicebus)
-
-
-def _rule_path(request: ApiRequest, parent: ParentNamespace) -> tuple[str, str | None, str]:
-    return parent.name, request.names.get("hub"), request.names["rule"]
 
 
 def _parse_rights(words: list[str]) -> Right:
@@ -324,7 +309,7 @@ def _location(namespace: Namespace) -> str:
     return str(namespace.metadata.get("location", DEFAULT_LOCATION))
 
 
-def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
+def _hub_resource(hub: Hub, request: ApiRequest) -> arm.EventHubResource:
     properties = arm.HubProperties(
         message_retention_in_days=to_days(hub.retention_hours),
         partition_count=hub.partition_count,
@@ -338,45 +323,43 @@ def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
         user_metadata=hub.user_metadata,
         capture_description=hub.metadata.get("capture"),
     )
-    resource_id = _hub_id(hub.name, parent)
+    resource_id = _hub_id(hub.name, request)
     return arm.EventHubResource(
-        **_child_fields(hub, parent, resource_id, "EventHubs"), properties=properties
+        **_child_fields(hub, request, resource_id, "EventHubs"), properties=properties
     )
 
 
-def _hub_id(name: str, parent: ParentNamespace) -> str:
-    return f"{parent.id}/eventhubs/{quote(name, safe='$')}"
+def _hub_id(name: str, request: ApiRequest) -> str:
+    return f"{request.namespace_id}/eventhubs/{quote(name, safe='$')}"
 
 
-def _group_resource(group: ConsumerGroup, parent: ParentNamespace) -> arm.ConsumerGroupResource:
+def _group_resource(group: ConsumerGroup, request: ApiRequest) -> arm.ConsumerGroupResource:
     properties = arm.GroupProperties(
         created_at=format_time(group.created_ms),
         updated_at=format_time(group.updated_ms),
         user_metadata=group.user_metadata,
     )
-    resource_id = f"{_hub_id(group.hub, parent)}/consumergroups/{quote(group.name, safe='$')}"
+    resource_id = f"{_hub_id(group.hub, request)}/consumergroups/{quote(group.name, safe='$')}"
     return arm.ConsumerGroupResource(
-        **_child_fields(group, parent, resource_id, "EventHubs/ConsumerGroups"),
+        **_child_fields(group, request, resource_id, "EventHubs/ConsumerGroups"),
         properties=properties,
     )
 
 
-def _rule_resource(
-    rule: AuthorizationRule, parent: ParentNamespace
-) -> arm.AuthorizationRuleResource:
-    parent_id, kind = parent.id, "AuthorizationRules"
+def _rule_resource(rule: AuthorizationRule, request: ApiRequest) -> arm.AuthorizationRuleResource:
+    parent_id, kind = request.namespace_id, "AuthorizationRules"
     if rule.hub is not None:
-        parent_id, kind = _hub_id(rule.hub, parent), "EventHubs/AuthorizationRules"
+        parent_id, kind = _hub_id(rule.hub, request), "EventHubs/AuthorizationRules"
     resource_id = f"{parent_id}/authorizationRules/{rule.name}"
     return arm.AuthorizationRuleResource(
-        **_child_fields(rule, parent, resource_id, kind),
+        **_child_fields(rule, request, resource_id, kind),
         properties=arm.RuleProperties(rights=rights_texts(rule.rights)),
     )
 
 
 def _child_fields(
     entity: Hub | ConsumerGroup | AuthorizationRule,
-    parent: ParentNamespace,
+    request: ApiRequest,
     resource_id: str,
     kind: str,
 ) -> dict[str, Any]:
@@ -385,7 +368,7 @@ def _child_fields(
         "name": entity.name,
         "id": resource_id,
         "type": f"{PROVIDER}/Namespaces/{kind}",
-        "location": parent.location,
+        "location": request.location,
         "system_data": _system_data(entity),
     }
 

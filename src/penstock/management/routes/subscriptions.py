@@ -21,7 +21,6 @@ from penstock.management.routes.entities import (
     RESOURCE_GROUP,
     SUBSCRIPTION,
     ApiRequest,
-    ParentNamespace,
 )
 from penstock.model import names
 from penstock.model.errors import NotAllowed
@@ -184,12 +183,11 @@ def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvail
 
 @ROUTES.add("GET", f"{NAMESPACE}/networkRuleSets/default")
 def get_network_rule_set(request: ApiRequest) -> dict[str, Any]:
-    parent = ParentNamespace(request)
     return {
-        "id": f"{parent.id}/networkRuleSets/default",
+        "id": f"{request.namespace_id}/networkRuleSets/default",
         "name": "default",
         "type": f"{PROVIDER}/Namespaces/NetworkRuleSets",
-        "location": parent.location,
+        "location": request.location,
         "properties": {
             "publicNetworkAccess": "Enabled",
             "defaultAction": "Allow",
@@ -214,14 +212,13 @@ def list_network_rule_sets(request: ApiRequest) -> list[dict[str, Any]]:
     "GET", f"{NAMESPACE}/networkSecurityPerimeterConfigurations", name="list_network_perimeters"
 )
 def list_none_of_namespace(request: ApiRequest) -> list[dict[str, Any]]:
-    ParentNamespace(request)
+    request.path()  # raises NotFound
     return []
 
 
 @ROUTES.add("GET", f"{HUB}/fabricShortcuts")
 def list_fabric_shortcuts(request: ApiRequest) -> list[dict[str, Any]]:
-    parent = ParentNamespace(request)
-    parent.operations.hubs.show(parent.name, request.names["hub"])
+    request.operations.hubs.show(*request.path("hub"))
     return []
 
 
