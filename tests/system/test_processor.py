@@ -376,8 +376,8 @@ async def read_all(
                 event.sequence_number,
                 event.offset,
                 event.enqueued_time,
-                event.raw_properties,
-                event.raw_system_properties,
+                event._properties_raw,
+                event._system_raw,
                 event.message_id,
             )
             for event in events

@@ -69,7 +69,7 @@ DERIVED = (
     "pyspark_eventhubs",
 )
 # Packages whose cycles are still to be removed.
-CYCLES_LEFT = ("client", "portal", "spark")
+CYCLES_LEFT = ("portal", "spark")
 
 # Tools of which the project has one copy: (module, the modules that may import it).
 SHARED_TOOLS = (

@@ -202,8 +202,7 @@ class _PartitionBuffer:
         self._added = asyncio.Event()
         self._urgent = asyncio.Event()
         self._finished = 0  # events published or failed since the start
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []  # each with its `_finished`
-        self._rooms: deque[asyncio.Future[None]] = deque()
+        self._progress = asyncio.Event()  # set, and replaced, whenever events are finished
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -223,18 +222,15 @@ class _PartitionBuffer:
 
     async def wait_for_room(self) -> None:
         """The buffer may be full again on return."""
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._rooms.append(waiting)
-        await waiting
+        await self._progress.wait()
 
     async def flush(self) -> None:
         """Returns when the sends are done; they have their own deadlines."""
-        if self.count:
+        target = self._finished + self.count
+        while self.count and self._finished < target:
             self._is_urgent = True
             self._urgent.set()
-            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushes.append((self._finished + self.count, flushed))
-            await flushed
+            await self._progress.wait()
 
     async def close(self) -> None:
         self._running.cancel()
@@ -245,7 +241,7 @@ class _PartitionBuffer:
             await self._report_error(
                 discarded, ClientClosed("The client was closed without a flush.")
             )
-        self._complete_flushes(0)
+        self._finish(0)
 
     async def _run(self) -> None:
         while True:
@@ -285,7 +281,7 @@ class _PartitionBuffer:
             on_success = self._on_success
             if taken and on_success is not None:
                 await _run_callback(lambda: on_success(taken, self.partition_id))
-        self._complete_flushes(len(taken))
+        self._finish(len(taken))
 
     def _fill(self, batch: EventDataBatch, taken: list[EventData]) -> None:
         """Move events into the batch. Raises for the first event if it can never be sent."""
@@ -321,20 +317,12 @@ class _PartitionBuffer:
         if on_error is not None:
             await _run_callback(lambda: on_error(events, self.partition_id, error))
 
-    def _complete_flushes(self, count: int) -> None:
+    def _finish(self, count: int) -> None:
+        """That many events are published or failed: wake the callers that wait."""
         self._sending = max(0, self._sending - count)
         self._finished += count
-        finished = self._finished if self.count else 2**62
-        while self._rooms:
-            waiting = self._rooms.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-        flushes, self._flushes = self._flushes, []
-        for target, flushed in flushes:
-            if target > finished:
-                self._flushes.append((target, flushed))
-            elif not flushed.done():
-                flushed.set_result(None)
+        self._progress.set()
+        self._progress = asyncio.Event()
 
 
 async def _run_callback(callback: Callable[[], Awaitable[None] | None]) -> None:

@@ -137,8 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._management = RequestResponseClient(self, _MANAGEMENT)
         self._attaching_management = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._renewals: dict[str, asyncio.TimerHandle] = {}  # by path
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewals: dict[str, asyncio.Task[None]] = {}  # by path
         self._flush_scheduled = False
         self._error: ClientError | None = None
         self._reading_paused = False
@@ -212,9 +211,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def authorise(self, path: str) -> None:
         """Put a token for `path` (such as "hub" or "hub/ConsumerGroups/g"), and renew it before it
-        expires for as long as the connection is open. Raises ClientError."""
+        expires for as long as the connection is open; a signature in the connection string cannot
+        be renewed. Raises ClientError."""
         await self._put_token(path)
-        self._renew_in(path, self._token_s * _RENEW_AT)
+        if self.endpoint.signature is None and path not in self._renewals:
+            self._renewals[path] = self._loop.create_task(self._renew(path))
 
     async def _put_token(self, path: str) -> None:
         audience = self._audience(path)
@@ -238,29 +239,19 @@ class Connection(asyncio.BufferedProtocol):
         expires_s = math.ceil(time.time() + self._token_s)
         return sign(audience, endpoint.key_name, endpoint.key, expires_s=expires_s)
 
-    def _renew_in(self, path: str, seconds: float) -> None:
-        """A signature in the connection string cannot be renewed."""
-        if self.endpoint.signature is None and self._error is None:
-            renewal = self._renewals.pop(path, None)
-            if renewal is not None:
-                renewal.cancel()
-            self._renewals[path] = self._loop.call_later(seconds, self._begin_renewal, path)
-
-    def _begin_renewal(self, path: str) -> None:
-        task = self._loop.create_task(self._renew(path))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _renew(self, path: str) -> None:
-        try:
-            await self._put_token(path)
-        except ClientError as error:
-            # The links stay until the old token expires; then the service detaches them.
-            _log.warning("token not renewed: path=%s error=%s", path, error)
-            self._renew_in(path, min(_RENEW_AGAIN_S, self._token_s * (1 - _RENEW_AT) / 4))
-        else:
-            self.renewed += 1
-            self._renew_in(path, self._token_s * _RENEW_AT)
+        pause_s = self._token_s * _RENEW_AT
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._put_token(path)
+            except ClientError as error:
+                # The links stay until the old token expires; then the service detaches them.
+                _log.warning("token not renewed: path=%s error=%s", path, error)
+                pause_s = min(_RENEW_AGAIN_S, self._token_s * (1 - _RENEW_AT) / 4)
+            else:
+                self.renewed += 1
+                pause_s = self._token_s * _RENEW_AT
 
     async def manage(self, properties: dict[str, object], *, hub: str) -> Message:
         """The response of `$management` to a request about `hub`. Raises ClientError."""
@@ -407,8 +398,6 @@ class Connection(asyncio.BufferedProtocol):
         for renewal in self._renewals.values():
             renewal.cancel()
         self._renewals.clear()
-        for task in self._tasks:
-            task.cancel()
 
     def _arm(self) -> None:
         due = self.engine.next_deadline_ms()
@@ -475,19 +464,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_flow(self, link: Link | None) -> None:
         """A link has credit, or, without one, the session or the socket has room."""
-        ends = list(self._ends.values()) if link is None else [self._ends.get(link)]
-        for link_end in ends:
-            if link_end is not None:
-                link_end.on_room()
+        for sender in self._senders():
+            if link in (None, sender.link):
+                sender.on_room()
+
+    def _senders(self) -> list[Sender]:
+        return [link_end for link_end in self._ends.values() if isinstance(link_end, Sender)]
 
     def _on_disposition(self, disposition: Disposition) -> None:
         last = disposition.last if disposition.last is not None else disposition.first
         error = getattr(disposition.state, "error", None)
         if not isinstance(disposition.state, Accepted) and error is None:
             error = Error(condition="amqp:not-allowed", description="not accepted")
-        for link_end in list(self._ends.values()):
-            if isinstance(link_end, Sender):
-                link_end.on_disposition(disposition.first, last, error)
+        for sender in self._senders():
+            sender.on_disposition(disposition.first, last, error)
 
 
 def _is_refused(link: Link) -> bool:

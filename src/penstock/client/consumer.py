@@ -7,9 +7,8 @@ import bisect
 import weakref
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Unpack
+from typing import Any, Unpack
 
-from penstock.client.connection import Connection
 from penstock.client.errors import ClientTimedOut, EventsLost
 from penstock.client.event_position import EventPosition
 from penstock.client.hub_client import ClientOptions, HubClient
@@ -51,13 +50,8 @@ class EventHubConsumerClient(HubClient):
     ) -> PartitionReceiver:
         """A reader, to be entered with `async with`. With `owner_level` (epoch) it is the only
         reader of its group, and displaces readers of the same or a lower level."""
-        return self._reader(
-            partition_id,
-            position,
-            owner_level=owner_level,
-            prefetch=prefetch,
-            track_last_enqueued=track_last_enqueued,
-        )
+        options = {"owner_level": owner_level, "track_last_enqueued": track_last_enqueued}
+        return self._reader(partition_id, position, prefetch=prefetch, **options)
 
     async def read_range(
         self, partition_id: str, first_sequence_number: int, last_sequence_number: int
@@ -74,7 +68,7 @@ class EventHubConsumerClient(HubClient):
             return
         position = EventPosition.from_sequence_number(first, inclusive=True)
         prefetch = min(PREFETCH, last - first + 1)
-        reader = self._reader(partition_id, position, prefetch=prefetch, last=last)
+        reader = self._reader(partition_id, position, prefetch=prefetch, last_sequence_number=last)
         async with reader:
             number = first - 1
             while number < last:
@@ -131,7 +125,7 @@ class EventHubConsumerClient(HubClient):
             EventPosition.from_sequence_number(first, inclusive=True),
             prefetch=prefetch,
             owner_level=owner_level,
-            last=last,
+            last_sequence_number=last,
             enough_bytes=_ENOUGH_BYTES,
         )
         async with reader:
@@ -179,34 +173,19 @@ class EventHubConsumerClient(HubClient):
         return chunks
 
     def _reader(
-        self,
-        partition_id: str,
-        position: EventPosition,
-        *,
-        prefetch: int | None,
-        owner_level: int | None = None,
-        track_last_enqueued: bool = False,
-        last: int | None = None,
-        enough_bytes: int = 0,
+        self, partition_id: str, position: EventPosition, **options: Any
     ) -> PartitionReceiver:
+        """The options are those of PartitionReceiver."""
         self._check_open()
         path = f"{self.eventhub_name}/ConsumerGroups/{self.consumer_group}"
-
-        async def connect() -> Connection:
-            return await self._connect(path)
-
         reader = PartitionReceiver(
-            connect,
+            lambda: self._connect(path),
             f"{path}/Partitions/{partition_id}",
             partition_id,
             position,
-            owner_level=owner_level,
-            prefetch=prefetch,
-            track_last_enqueued=track_last_enqueued,
             retry=self._retry,
             timeout_s=self._timeout_s,
-            last_sequence_number=last,
-            enough_bytes=enough_bytes,
+            **options,
         )
         self._readers.add(reader)
         return reader

@@ -126,16 +126,6 @@ class EventData:
     def content_type(self) -> str | None:
         return self._message_properties().content_type
 
-    @property
-    def raw_properties(self) -> bytes:
-        """The received application-properties map, encoded; empty where there is none."""
-        return self._properties_raw
-
-    @property
-    def raw_system_properties(self) -> bytes:
-        """The received message-annotations map, encoded."""
-        return self._system_raw
-
     def _message_properties(self) -> Properties:
         if self._fields is None:
             self._fields = _NO_PROPERTIES

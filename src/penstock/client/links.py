@@ -112,7 +112,7 @@ class Sender:
             return False  # where the link is detached, `on_detached` follows with the reason
         framing = self._framings.get(message_format)
         if framing is None:
-            framing = TransferFraming.for_link(link, message_format)
+            framing = TransferFraming(link, message_format)
             self._framings[message_format] = framing
         frames = framing.pieces(len(payload))
         if link.sendable_frames < frames:
@@ -175,9 +175,6 @@ class Receiver:
         self._on_transfers(event)
         if self._credit is not None:
             self.link.replenish(self._credit)
-
-    def on_room(self) -> None:
-        pass
 
     def on_detached(self, error: ClientError) -> None:
         self.error = error

@@ -43,23 +43,11 @@ def data_section(body: bytes) -> bytes:
 class TransferFraming:
     """How the deliveries of one link are framed."""
 
-    @staticmethod
-    def for_link(link: Link, message_format: int) -> TransferFraming:
-        session = link.session
-        return TransferFraming(
-            channel=session.channel,
-            handle=link.handle,
-            message_format=message_format,
-            frame_bytes_max=session.frame_bytes_max,
-        )
-
-    def __init__(
-        self, *, channel: int, handle: int, message_format: int, frame_bytes_max: int
-    ) -> None:
-        self._channel = channel
-        self._handle = handle
+    def __init__(self, link: Link, message_format: int) -> None:
+        self._channel = link.session.channel
+        self._handle = link.handle
         self._message_format = message_format
-        self._room = frame_bytes_max - _HEADER_BYTES
+        self._room = link.session.frame_bytes_max - _HEADER_BYTES
         assert self._room > 0
 
     def pieces(self, payload_size: int) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.io import asgi
-from penstock.management import openapi
+from penstock.management import openapi, operations
 from penstock.management.errors import INTERNAL, RequestError, status_and_code
 from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import (
@@ -28,16 +28,16 @@ from penstock.management.permissions import (
     role_from_claims,
 )
 from penstock.management.resources import ErrorBody, ErrorDetail
-from penstock.management.routes import capture, entities, penstock_provider, subscriptions
-from penstock.management.routes.router import (
+from penstock.management.router import (
     API_VERSION,
     OWN,
-    ApiRequest,
     Router,
     ServiceEndpoints,
     run_route,
     split_path,
 )
+from penstock.management.routes import entities, subscriptions
+from penstock.management.routes.entities import ApiRequest
 from penstock.management.unsupported import check_supported
 from penstock.model import limits, names, slow_operations
 from penstock.model.clock import Clock
@@ -45,12 +45,7 @@ from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
 
 log = logging.getLogger("penstock.management")
 
-ROUTES = [
-    *subscriptions.ROUTES,
-    *entities.ROUTES,
-    *penstock_provider.ROUTES,
-    *capture.ROUTES,
-]
+ROUTES = [*subscriptions.ROUTES, *entities.ROUTES, *operations.ROUTES]
 _ROUTER = Router(ROUTES)
 _OPENAPI = "/openapi.json"
 _ENDPOINTS = "/metadata/endpoints"
@@ -176,7 +171,10 @@ class ManagementApp:
         clock = self._context.clock
         began_ms = clock.monotonic_ms()
         try:
-            return *await run_route(route, request, body, query), []
+            group = route.group
+            target = request if group is None else getattr(request.operations, group)
+            value = await run_route(route, target, path_names, body, query)
+            return request.status or route.statuses[0], value, []
         finally:
             took_ms = clock.monotonic_ms() - began_ms
             slow_operations.warn_if_slow("management", took_ms, door="http", method=method)

@@ -337,33 +337,10 @@ class ManagementClient:
         minute."""
         return self._list(f"{_OWN}/jobs")
 
-    def put_job(
-        self,
-        name: str,
-        *,
-        kind: str = "",
-        state: str = "Running",
-        pid: int | None = None,
-        master: str = "",
-        ui_url: str = "",
-        rows_per_second: float | None = None,
-        batch_seconds: float | None = None,
-        lag_events: int | None = None,
-        last_error: str = "",
-    ) -> None:
+    def put_job(self, name: str, *, state: str = "Running", **fields: Any) -> None:
         """Report a job, every few seconds. `state` is Starting, Running, Stopping, Stopped or
-        Failed."""
-        body = arm.JobBody(
-            kind=kind,
-            state=JobState(state),
-            pid=pid,
-            master=master,
-            ui_url=ui_url,
-            rows_per_second=rows_per_second,
-            batch_seconds=batch_seconds,
-            lag_events=lag_events,
-            last_error=last_error,
-        )
+        Failed; the other fields are those of `resources.JobBody`."""
+        body = arm.JobBody(state=JobState(state), **fields)
         self.call("PUT", f"{_OWN}/jobs/{_segment(name)}", body)
 
     def delete_job(self, name: str) -> None:
@@ -377,12 +354,12 @@ class ManagementClient:
 
     def capture_destinations(self) -> list[DestinationSummary]:
         """What `storageAccountResourceId` may name: name and url, without credentials."""
-        return msgspec.convert(self._list(f"{_OWN}/captureDestinations"), list[DestinationSummary])
+        return self._read_list(DestinationSummary, f"{_OWN}/captureDestinations")
 
     def capture_runs(self, job: str | None = None) -> list[RunAssignment]:
         """All unfinished runs. A capture job gives its id; raises AlreadyExists while another one
         works."""
-        return msgspec.convert(self._list(f"{_OWN}/captureRuns", job=job), list[RunAssignment])
+        return self._read_list(RunAssignment, f"{_OWN}/captureRuns", job=job)
 
     def report_capture(self, namespace: str, hub: str, report: CaptureReport) -> None:
         self.call("PUT", f"{_own_hub(namespace, hub)}/capture", msgspec.to_builtins(report))
@@ -420,9 +397,6 @@ class ManagementClient:
     def revoke_admin_token(self, token_id: str) -> None:
         self.call("PUT", f"{_OWN}/revokedAdminTokens/{_segment(token_id)}")
 
-    def revoked_admin_tokens(self) -> list[str]:
-        return [str(token["id"]) for token in self._list(f"{_OWN}/revokedAdminTokens")]
-
     # --- requests ---------------------------------------------------------------------------------
 
     def call(
@@ -432,8 +406,18 @@ class ManagementClient:
         body: arm.ArmStruct | Mapping[str, Any] | None = None,
         **query: str | int | None,
     ) -> dict[str, Any]:
-        """Send one request. `path` is escaped already; a query value of None is left out. Returns
-        the object in the response, empty without one."""
+        """Send one request, and return the object in the response, empty without one."""
+        return _decode(self._send(method, path, body, **query) or b"{}", dict[str, Any])
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: arm.ArmStruct | Mapping[str, Any] | None,
+        **query: str | int | None,
+    ) -> bytes:
+        """Send one request, and return the content of the response. `path` is escaped already; a
+        query value of None is left out."""
         fields = {name: value for name, value in query.items() if value is not None}
         text = f"{path}?{urlencode({'api-version': API_VERSION, **fields})}"
         token = read_token(self._token) if isinstance(self._token, Path) else self._token
@@ -454,16 +438,17 @@ class ManagementClient:
             raise InternalError(f"{self.url} cannot be reached: {error}.") from None
         if response.status >= 400:
             raise _refusal(response.status, response.body)
-        return _object(response.body) if response.body else {}
+        return response.body
 
     def _list(self, path: str, **query: str | int | None) -> list[dict[str, Any]]:
         return list(self.call("GET", path, None, **query)["value"])
 
     def _read(self, kind: type[T], method: str, path: str, body: arm.ArmStruct | None = None) -> T:
-        return _convert(self.call(method, path, body), kind)
+        return _decode(self._send(method, path, body), kind)
 
-    def _read_list(self, kind: type[T], path: str) -> list[T]:
-        return _convert(self.call("GET", path), arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
+    def _read_list(self, kind: type[T], path: str, **query: str | None) -> list[T]:
+        content = self._send("GET", path, None, **query)
+        return _decode(content, arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
 
     def _id(self, namespace: str) -> str:
         """The escaped ARM id of the namespace. Raises NotFound."""
@@ -525,22 +510,15 @@ def _admin_facts(directory: Path) -> dict[str, str]:
 
 def _refusal(status: int, answer: bytes) -> PenstockError:
     try:
-        error = msgspec.json.decode(answer)["error"]
-        return error_from_response(status, str(error["code"]), str(error["message"]))
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return error_from_response(status, "", "")
+        error = msgspec.json.decode(answer, type=arm.ErrorBody).error
+    except msgspec.MsgspecError:
+        error = arm.ErrorDetail("", "")
+    return error_from_response(status, error.code, error.message)
 
 
-def _object(answer: bytes) -> dict[str, Any]:
+def _decode(answer: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise InternalError(f"The service's answer cannot be read: {error}.") from None
-
-
-def _convert(value: object, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(value, kind)
+        return msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as error:
         raise InternalError(f"The service's answer cannot be read: {error}.") from None
 

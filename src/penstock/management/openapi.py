@@ -9,7 +9,7 @@ import msgspec
 
 import penstock
 from penstock.management.resources import ErrorBody
-from penstock.management.routes.router import API_VERSION, OWN, Route
+from penstock.management.router import API_VERSION, OWN, Route
 
 _DESCRIPTION = (
     "Namespaces, event hubs, consumer groups, authorization rules and keys in the shapes of Azure "

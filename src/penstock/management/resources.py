@@ -7,6 +7,7 @@ means "leave it unchanged"; such fields are not written.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Generic, Literal, TypeVar, dataclass_transform
 
@@ -15,12 +16,20 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.management.jobs import JobState
 
+_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _NUMBER_MAX = 2**53  # the largest integer that every JSON client represents exactly
 Number = Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
 Rate = Annotated[float, Meta(ge=0, le=_NUMBER_MAX)]
 Units = Number | Literal["unlimited"]  # throughput units; `unlimited` ones are not enforced
 
 T = TypeVar("T")
+
+
+def format_time(time_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds. A time after the year 9999 becomes its last moment."""
+    seconds, milliseconds = divmod(min(time_ms, _TIME_MS_MAX), 1000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -214,7 +223,7 @@ class NamespaceBodyProperties(ArmStruct):
     kafka_enabled: bool | None = None
     cluster_arm_id: str | None = None
     alternate_name: str | None = None
-    # A request for more than the service does is refused, see `routes/entities.py`.
+    # A request for more than the service does is refused, see `operations/namespaces.py`.
     zone_redundant: bool | None = None
     minimum_tls_version: str | None = None
     public_network_access: str | None = None
@@ -224,6 +233,10 @@ class NamespaceBodyProperties(ArmStruct):
     ip_address_type: str | None = None
     private_endpoint_connections: list[Any] | None = None
     status: str | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self.throughput_units == "unlimited"
 
 
 class NamespaceBody(ArmStruct):

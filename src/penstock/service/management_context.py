@@ -17,7 +17,7 @@ from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.management.operations.base import ConnectionView, LinkView
 from penstock.management.permissions import AdminRole, Verified, role_from_claims
-from penstock.management.routes.router import ServiceEndpoints
+from penstock.management.router import ServiceEndpoints
 from penstock.model import names
 from penstock.model.clock import Clock
 from penstock.model.entities import Right, Secret

@@ -40,7 +40,7 @@ from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations.base import ManagementContext
 from penstock.management.permissions import AdminRole, ProcessRole
-from penstock.management.routes.router import ServiceEndpoints
+from penstock.management.router import ServiceEndpoints
 from penstock.model import slow_operations
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.entities import AuthorizationRule

@@ -10,20 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.model.clock import ManualClock
-    from penstock.testing.fault_board import InjectedFault
-    from penstock.testing.faults import Faults
-    from penstock.testing.in_process_broker import InProcessBroker, broker
-    from penstock.testing.published_events import PublishedEvent
-
-__all__ = [
-    "Faults",
-    "InProcessBroker",
-    "InjectedFault",
-    "ManualClock",
-    "PublishedEvent",
-    "broker",
-]
+    from penstock.model.clock import ManualClock as ManualClock
+    from penstock.testing.fault_board import InjectedFault as InjectedFault
+    from penstock.testing.faults import Faults as Faults
+    from penstock.testing.in_process_broker import InProcessBroker as InProcessBroker
+    from penstock.testing.in_process_broker import broker as broker
+    from penstock.testing.published_events import PublishedEvent as PublishedEvent
 
 _MODULES = {
     "ManualClock": "penstock.model.clock",
@@ -33,6 +25,8 @@ _MODULES = {
     "Faults": "penstock.testing.faults",
     "PublishedEvent": "penstock.testing.published_events",
 }
+
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 from typing import Literal, Protocol, TypeVar
 
 from penstock.broker import error_messages
@@ -108,12 +107,7 @@ class InjectedFault:
     def __enter__(self) -> InjectedFault:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
     # on the broker's thread

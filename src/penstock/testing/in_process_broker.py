@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from penstock.io.event_loop import new_event_loop
@@ -78,7 +77,7 @@ class InProcessBroker:
         self._stopping: asyncio.Event | None = None
         self._is_stop_requested = False
         self._stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._board = FaultBoard(self._run)
+        self._board = FaultBoard(lambda work: self._run(lambda _: work()))
         self.faults = Faults(self._board)
 
     def __repr__(self) -> str:  # connection strings hold keys
@@ -104,12 +103,7 @@ class InProcessBroker:
 
     __enter__ = start
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> InProcessBroker:
@@ -121,12 +115,7 @@ class InProcessBroker:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop_async()
 
     @property
@@ -135,8 +124,7 @@ class InProcessBroker:
 
     @property
     def hubs(self) -> list[str]:
-        service = self._require_service()
-        return self._run(lambda: [hub.name for hub in service.catalog.hubs(self.namespace)])
+        return self._run(lambda service: [hub.name for hub in service.catalog.hubs(self.namespace)])
 
     @property
     def amqp(self) -> str:
@@ -174,12 +162,11 @@ class InProcessBroker:
     def ca_file(self) -> str:
         """The CA file for TLS clients, of a development certificate that the process creates once
         and removes at its end."""
-        return str(self._run(self._require_service().certificates).ca_file)
+        return str(self._run(InProcessService.certificates).ca_file)
 
     def published(self, hub: str = "events", partition: int | None = None) -> list[PublishedEvent]:
         """The events that the hub holds now, by partition and in order."""
-        service = self._require_service()
-        return self._run(lambda: service.published(hub, partition))
+        return self._run(lambda service: service.published(hub, partition))
 
     def wait_for(
         self,
@@ -212,21 +199,19 @@ class InProcessBroker:
         partitions: int = limits.PARTITION_COUNT_DEFAULT,
         groups: Sequence[str] = (),
     ) -> None:
-        service = self._require_service()
-        self._run(lambda: service.create_hub(name, partitions, _names(groups)))
+        self._run(lambda service: service.create_hub(name, partitions, _names(groups)))
 
     def delete_hub(self, name: str) -> None:
         """Delete the hub; its links end with `amqp:not-found`."""
-        service = self._require_service()
-        self._run(lambda: service.catalog.delete_hub(self.namespace, name))
+        self._run(lambda service: service.catalog.delete_hub(self.namespace, name))
 
     def advance(self, time: timedelta) -> None:
         """Advance the broker's ManualClock: units refill, tokens expire, events expire."""
-        service, clock = self._require_service(), self._options.clock
+        clock = self._options.clock
         if not isinstance(clock, ManualClock):
             raise TypeError("advance() needs broker(clock=ManualClock()).")
 
-        def advance_clock() -> None:
+        def advance_clock(service: InProcessService) -> None:
             clock.advance(time // timedelta(milliseconds=1))
             service.broker.enforce_retention()
             service.recheck_tokens()
@@ -290,9 +275,12 @@ class InProcessBroker:
             raise RuntimeError("The broker is not running: use it inside its `with` block.")
         return self._service
 
-    def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[InProcessService], T]) -> T:
+        """The result of `work`, called on the broker's thread."""
+        service = self._require_service()
+
         async def run() -> T:
-            return work()
+            return work(service)
 
         return self._await(run())
 
@@ -300,11 +288,8 @@ class InProcessBroker:
         return self._submit(work).result(_DEADLINE_S)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        loop = self._loop
-        if loop is None or self._service is None:
-            work.close()
-            raise RuntimeError("The broker is not running: use it inside its `with` block.")
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        assert self._loop is not None  # set before the service
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 def _names(value: Sequence[str]) -> Sequence[str]:

@@ -253,8 +253,8 @@ def test_event_hides_nothing_but_says_little(make_delivered: Callable[..., bytes
     message = make_delivered(4, bytes(1000))
     (event,) = to_events(decode_events(message, [0, len(message)]))
     assert repr(event) == "<EventData 1000 bytes, sequence number 4>"
-    assert event.raw_system_properties
-    assert event.raw_properties == b""
+    assert event._system_raw
+    assert event._properties_raw == b""
 
 
 @pytest.mark.parametrize("cut", range(1, 7))

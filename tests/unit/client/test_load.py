@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -51,9 +53,9 @@ def test_pace_below_a_thousand_a_second_ticks_once_per_delivery() -> None:
 
 def stamped(size: int, batch: int, mark: bytes) -> TimestampedRun:
     message_format = 0 if batch == 1 else BATCH_FORMAT
-    framing = TransferFraming(
-        channel=0, handle=0, message_format=message_format, frame_bytes_max=65536
-    )
+    session = SimpleNamespace(channel=0, frame_bytes_max=65536)
+    link = SimpleNamespace(session=session, handle=0)
+    framing = TransferFraming(cast(Link, link), message_format)
     return TimestampedRun(framing, size=size, batch=batch, mark=mark)
 
 

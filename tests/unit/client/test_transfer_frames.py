@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.amqp.frames import parse_frame_header
+from penstock.amqp.link import Link
 from penstock.amqp.performatives import Transfer, decode_performative
 from penstock.amqp.transfer_run import scan_transfers
 from penstock.client.transfer_frames import (
@@ -23,9 +25,9 @@ WRAP = 2**32
 
 
 def framing(*, message_format: int = 0, frame_bytes_max: int = 65536) -> TransferFraming:
-    return TransferFraming(
-        channel=3, handle=7, message_format=message_format, frame_bytes_max=frame_bytes_max
-    )
+    session = SimpleNamespace(channel=3, frame_bytes_max=frame_bytes_max)
+    link = SimpleNamespace(session=session, handle=7)
+    return TransferFraming(cast(Link, link), message_format)
 
 
 def frames(data: bytes, *, frame_bytes_max: int = 65536) -> list[tuple[Transfer, bytes]]:

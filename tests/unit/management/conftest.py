@@ -15,6 +15,7 @@ from tests.support.usage_ledger import MemoryUsageLedger
 from penstock.broker import Broker
 from penstock.catalog.memory import MemoryCatalog
 from penstock.log.memory import MemoryLogStore
+from penstock.management import resources as arm
 from penstock.management.app import ManagementApp
 from penstock.management.jobs import JobRegistry
 from penstock.management.operations import Operations
@@ -24,10 +25,8 @@ from penstock.management.operations.base import (
     LinkView,
     ManagementContext,
 )
-from penstock.management.operations.hubs import HubRequest
-from penstock.management.operations.namespaces import NamespaceRequest
 from penstock.management.permissions import Actor, AdminRole, Verified
-from penstock.management.routes.router import ServiceEndpoints
+from penstock.management.router import ServiceEndpoints
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
@@ -38,6 +37,47 @@ from penstock.service.lag_report import LagReport
 
 NAMESPACE = "contoso"
 HUB = "orders"
+
+
+def namespace_body(
+    *,
+    sku: str | None = None,
+    capacity: int | None = None,
+    units: int | None = None,
+    unlimited: bool = False,
+    auto_inflate: bool | None = None,
+    maximum_units: int | None = None,
+    **fields: Any,
+) -> arm.NamespaceBody:
+    properties = arm.NamespaceBodyProperties(
+        throughput_units="unlimited" if unlimited else units,
+        is_auto_inflate_enabled=auto_inflate,
+        maximum_throughput_units=maximum_units,
+    )
+    return arm.NamespaceBody(
+        sku=arm.Sku(name=sku, capacity=capacity), properties=properties, **fields
+    )
+
+
+def hub_body(
+    *,
+    retention_days: int | None = None,
+    retention_hours: int | None = None,
+    cleanup_policy: str | None = None,
+    capture: dict[str, Any] | None = None,
+    **fields: Any,
+) -> arm.HubBody:
+    properties = arm.HubBodyProperties(
+        message_retention_in_days=retention_days,
+        retention_description=arm.RetentionDescription(
+            cleanup_policy=cleanup_policy, retention_time_in_hours=retention_hours
+        ),
+        capture_description=capture,
+        **fields,
+    )
+    return arm.HubBody(properties=properties)
+
+
 TOKENS = {
     "admin-token": ("Owner",),
     "operator-token": ("Contributor",),
@@ -246,8 +286,8 @@ def full(plane: Plane) -> Plane:
     from penstock.model.entities import Right
 
     admin = plane.admin
-    admin.namespaces.put(NAMESPACE, NamespaceRequest(capacity=2))
-    admin.hubs.put(NAMESPACE, HUB, HubRequest(partition_count=4))
+    admin.namespaces.put(NAMESPACE, namespace_body(capacity=2))
+    admin.hubs.put(NAMESPACE, HUB, hub_body(partition_count=4))
     admin.groups.put(NAMESPACE, HUB, "readers")
     admin.rules.put(NAMESPACE, None, "sender", Right.SEND)
     admin.rules.put(NAMESPACE, HUB, "listener", Right.LISTEN)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.resources import AdminTokenBody
 from penstock.model.errors import ArgumentError, PenstockError
 
 if TYPE_CHECKING:
@@ -27,14 +28,18 @@ def test_odd_admin_token_is_refused(
     full: Plane, subject: str, role: str, lifetime_s: int, text: str
 ) -> None:
     with pytest.raises(PenstockError, match=text):
-        full.admin.admin_tokens.issue(subject=subject, role=role, lifetime_s=lifetime_s)
+        full.admin.admin_tokens.issue_admin_token(
+            AdminTokenBody(name=subject, role=role, lifetime_seconds=lifetime_s)
+        )
     assert full.tokens.issued == []
     with pytest.raises(ArgumentError, match="32 hexadecimal digits"):
-        full.admin.admin_tokens.revoke("../" + "a" * 29)
+        full.admin.admin_tokens.revoke_admin_token("../" + "a" * 29)
 
 
 def test_audit_names_the_id_and_not_the_token(full: Plane) -> None:
-    issued = full.admin.admin_tokens.issue(subject="anna", role="operator", lifetime_s=60)
+    issued = full.admin.admin_tokens.issue_admin_token(
+        AdminTokenBody(name="anna", role="operator", lifetime_seconds=60)
+    )
     assert issued.role == "Operator"
     (who, what, detail) = full.audit()[-1]
     assert (who, what) == ("admin", "adminTokens/write")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.unit.management.conftest import namespace_body
 
-from penstock.management.operations.namespaces import NamespaceRequest, ResourceScope
+from penstock.management.operations.namespaces import ResourceScope
 from penstock.model.entities import LimitSet
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ OWN = "/providers/Penstock"
 
 @pytest.fixture
 async def made(call: Caller) -> Caller:
-    call.plane.admin.namespaces.put(
-        "fabrikam", NamespaceRequest(capacity=2), ResourceScope("s", "g")
-    )
+    call.plane.admin.namespaces.put("fabrikam", namespace_body(capacity=2), ResourceScope("s", "g"))
     assert (await call("PUT", HUB, {"properties": {"partitionCount": 2}})).status == 200
     return call
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.management.app import ROUTES, ManagementMount, is_management_path
-from penstock.management.routes.router import split_path
+from penstock.management.router import split_path
 from penstock.model import limits
 from penstock.model.errors import ArgumentError, DataDirectoryError
 

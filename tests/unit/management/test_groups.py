@@ -9,8 +9,9 @@ import pytest
 
 from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
-from penstock.management.operations.groups import LEASE_FRESH_MS
+from penstock.management.operations.groups import LEASE_FRESH_MS, LagQuery
 from penstock.management.permissions import AdminRole, Forbidden
+from penstock.management.resources import SeekBody
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.positions import EARLIEST, PositionKind
@@ -49,7 +50,7 @@ def kept(plane: Plane, partition: str = "0") -> Checkpoint:
 
 
 async def test_lag_tells_of_every_group_and_partition(read: Plane) -> None:
-    rows = await read.as_(AdminRole.VIEWER).groups.lag("contoso", "ORDERS")
+    rows = await read.as_(AdminRole.VIEWER).groups.list_lag("contoso", "ORDERS", query=LagQuery())
     assert [(row.group, row.partition) for row in rows] == [
         (group, str(number)) for group in ("$Default", "readers") for number in range(4)
     ]
@@ -60,19 +61,19 @@ async def test_lag_tells_of_every_group_and_partition(read: Plane) -> None:
 
 async def test_lag_of_one_group_and_of_all_hubs(read: Plane) -> None:
     groups = read.admin.groups
-    assert len(await groups.lag("contoso", "orders", "READERS")) == 4
-    assert len(await groups.lag("contoso")) == 8
-    assert len(await groups.lag("contoso", None, "readers")) == 4
-    assert await groups.lag("contoso", None, "nobody") == []
+    assert len(await groups.list_lag("contoso", "orders", query=LagQuery("READERS"))) == 4
+    assert len(await groups.list_lag("contoso", query=LagQuery())) == 8
+    assert len(await groups.list_lag("contoso", query=LagQuery("readers"))) == 4
+    assert await groups.list_lag("contoso", query=LagQuery("nobody")) == []
 
 
 async def test_lag_of_what_does_not_exist_is_not_found(read: Plane) -> None:
     groups = read.admin.groups
     for path in [("missing",), ("contoso", "missing"), ("contoso", "orders", "missing")]:
         with pytest.raises(NotFound, match="missing"):
-            await groups.lag(*path)
+            await groups.list_lag(*path[:2], query=LagQuery(*path[2:]))
     with pytest.raises(Forbidden):
-        await read.as_(AdminRole.NOBODY).groups.lag("contoso")
+        await read.as_(AdminRole.NOBODY).groups.list_lag("contoso", query=LagQuery())
 
 
 @pytest.mark.parametrize(
@@ -90,13 +91,17 @@ async def test_lag_of_what_does_not_exist_is_not_found(read: Plane) -> None:
 async def test_seek_puts_the_checkpoint_before_what_comes_next(
     read: Plane, to: str, following: int, offset: str | None
 ) -> None:
-    (moved,) = await read.admin.groups.seek(*GROUP, to, partition="0")
+    (moved,) = await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to=to, partition="0"))
     assert (moved.from_sequence_number, moved.to_sequence_number) == (4, following)
     assert moved.delta == following - 4
     assert kept(read).sequence_number == following - 1
     last = str(read.broker.hub("contoso", "orders").status(0).last_offset)
     assert kept(read).offset == (last if offset is None else offset)
-    (row,) = [row for row in await read.admin.groups.lag(*GROUP) if row.partition == "0"]
+    (row,) = [
+        row
+        for row in await read.admin.groups.list_lag(*GROUP[:2], query=LagQuery(GROUP[2]))
+        if row.partition == "0"
+    ]
     assert row.lag_events == 10 - following
 
 
@@ -104,12 +109,14 @@ async def test_seek_by_time_goes_to_the_first_event_of_then(read: Plane) -> None
     start = datetime.fromtimestamp(read.clock.now_ms() / 1000, UTC) - timedelta(seconds=1.5)
     for seconds, following in [(-9, 0), (0, 0), (0.5, 6), (1, 6), (1.25, 10)]:
         to = (start + timedelta(seconds=seconds)).isoformat()
-        (moved,) = await read.admin.groups.seek(*GROUP, to, partition="0")
+        (moved,) = await read.admin.groups.seek_consumer_group(
+            *GROUP, SeekBody(to=to, partition="0")
+        )
         assert moved.to_sequence_number == following, to
 
 
 async def test_seek_moves_every_partition_unless_one_is_named(read: Plane) -> None:
-    moved = await read.admin.groups.seek(*GROUP, "latest")
+    moved = await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="latest"))
     assert [(each.partition, each.to_sequence_number) for each in moved] == [
         ("0", 10),
         ("1", 0),
@@ -127,15 +134,15 @@ async def test_seek_after_retention_begins_with_the_oldest_event(read: Plane) ->
     read.broker.enforce_retention()
     begin = read.broker.hub("contoso", "orders").status(0).begin_sequence
     assert begin > 0
-    (moved,) = await read.admin.groups.seek(*GROUP, "2", partition="0")
+    (moved,) = await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="2", partition="0"))
     assert moved.to_sequence_number == begin
     assert kept(read).offset == "-1"
 
 
 async def test_dry_run_tells_and_changes_nothing(read: Plane) -> None:
     own(read, "0")
-    (moved,) = await read.as_(AdminRole.VIEWER).groups.seek(
-        *GROUP, "earliest", partition="0", dry_run=True
+    (moved,) = await read.as_(AdminRole.VIEWER).groups.seek_consumer_group(
+        *GROUP, SeekBody(to="earliest", partition="0", dry_run=True)
     )
     assert moved.delta == -4
     assert kept(read).sequence_number == 3
@@ -145,18 +152,22 @@ async def test_dry_run_tells_and_changes_nothing(read: Plane) -> None:
 async def test_seek_is_refused_while_a_processor_holds_a_lease(read: Plane) -> None:
     own(read, "0")
     with pytest.raises(GroupInUse, match="'me' holds partition 0"):
-        await read.admin.groups.seek(*GROUP, "earliest")
+        await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="earliest"))
     assert kept(read).sequence_number == 3
-    await read.admin.groups.seek(*GROUP, "latest", partition="1")  # not the one that is held
-    (moved,) = await read.admin.groups.seek(*GROUP, "earliest", partition="0", force=True)
+    await read.admin.groups.seek_consumer_group(
+        *GROUP, SeekBody(to="latest", partition="1")
+    )  # not the one that is held
+    (moved,) = await read.admin.groups.seek_consumer_group(
+        *GROUP, SeekBody(to="earliest", partition="0", force=True)
+    )
     assert moved.delta == -4
 
 
 async def test_seek_passes_over_leases_given_up_or_long_not_renewed(read: Plane) -> None:
     own(read, "0", age_ms=LEASE_FRESH_MS)
-    await read.admin.groups.seek(*GROUP, "1", partition="0")
+    await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="1", partition="0"))
     own(read, "0", owner="")
-    await read.admin.groups.seek(*GROUP, "2", partition="0")
+    await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="2", partition="0"))
     assert kept(read).sequence_number == 1
 
 
@@ -172,15 +183,17 @@ async def test_seek_is_refused_for_an_old_lease_whose_reader_is_connected(read: 
         on_ready=lambda: None,
     )
     with pytest.raises(GroupInUse):
-        await read.admin.groups.seek(*GROUP, "earliest")
+        await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="earliest"))
     reader.close()
-    await read.admin.groups.seek(*GROUP, "earliest")
+    await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="earliest"))
 
 
 async def test_seek_needs_an_operator_and_is_recorded(read: Plane) -> None:
     with pytest.raises(Forbidden):
-        await read.as_(AdminRole.VIEWER).groups.seek(*GROUP, "latest")
-    await read.as_(AdminRole.OPERATOR, "ann").groups.seek(*GROUP, "latest", partition="0")
+        await read.as_(AdminRole.VIEWER).groups.seek_consumer_group(*GROUP, SeekBody(to="latest"))
+    await read.as_(AdminRole.OPERATOR, "ann").groups.seek_consumer_group(
+        *GROUP, SeekBody(to="latest", partition="0")
+    )
     assert read.audit()[-2:] == [
         ("viewer", "consumergroups/seek", "denied: contoso/orders/Readers"),
         ("ann", "consumergroups/seek", "contoso/orders/readers: partition 0 to latest"),
@@ -195,16 +208,18 @@ async def test_seek_to_no_position_is_an_argument_error(read: Plane, to: str) ->
         assert parse_log_position(to).value == 0
         return
     with pytest.raises(ArgumentError, match="is not a position"):
-        await read.admin.groups.seek(*GROUP, to)
+        await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to=to))
 
 
 async def test_seek_beyond_the_end_or_the_partitions_is_out_of_range(read: Plane) -> None:
     with pytest.raises(ArgumentOutOfRange, match="partition 0: 10 is the next"):
-        await read.admin.groups.seek(*GROUP, "11", partition="0")
+        await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="11", partition="0"))
     with pytest.raises(ArgumentOutOfRange):
-        await read.admin.groups.seek(*GROUP, "earliest", partition="4")
+        await read.admin.groups.seek_consumer_group(*GROUP, SeekBody(to="earliest", partition="4"))
     with pytest.raises(NotFound):
-        await read.admin.groups.seek("contoso", "orders", "nobody", "earliest")
+        await read.admin.groups.seek_consumer_group(
+            "contoso", "orders", "nobody", SeekBody(to="earliest")
+        )
 
 
 def test_times_without_a_zone_are_utc() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.management import resources as arm
 from penstock.management.jobs import (
     ERROR_MAX,
     JOBS_MAX,
@@ -107,7 +108,7 @@ def test_report_that_cannot_be_kept_is_refused(job: Job, kind: type[PenstockErro
 def test_only_the_first_report_is_recorded(full: Plane) -> None:
     before = len(full.audit())
     for _ in range(3):
-        full.admin.activity.report_job(Job(name="capture", kind="capture"))
+        full.admin.activity.report_job("capture", arm.JobBody(kind="capture"))
     assert full.audit()[before:] == [("admin", "jobs/write", "capture: capture")]
 
 

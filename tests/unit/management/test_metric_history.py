@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.operations.activity import MetricQuery
 from penstock.model import metrics
-from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
+from penstock.model.errors import ArgumentError, NotFound
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Caller, Plane
@@ -16,7 +17,7 @@ OWN = "/providers/Penstock/namespaces/contoso"
 
 
 async def test_history_is_of_the_last_hour_and_of_everything_unless_said(full: Plane) -> None:
-    found = await full.admin.activity.metric_history("contoso")
+    found = await full.admin.activity.list_metrics("contoso", query=MetricQuery())
     now_ms = full.clock.now_ms()
     assert full.history.asked == {
         "namespace": "contoso",
@@ -31,13 +32,10 @@ async def test_history_is_of_the_last_hour_and_of_everything_unless_said(full: P
 
 async def test_history_of_a_hub_names_groups_as_they_are_named(full: Plane) -> None:
     full.admin.groups.put("contoso", "orders", "Other")
-    found = await full.admin.activity.metric_history(
+    found = await full.admin.activity.list_metrics(
         "contoso",
         "ORDERS",
-        metric_names=["lag_events", "lag_events"],
-        since_ms=1,
-        until_ms=2,
-        points=3,
+        query=MetricQuery(names="lag_events,lag_events", since_ms=1, until_ms=2, points=3),
     )
     assert found.lag_by_group == {"readers": [7, 8]}  # what is left of a group that is gone is not
     assert list(found.values) == ["lag_events"]
@@ -47,14 +45,11 @@ async def test_history_of_a_hub_names_groups_as_they_are_named(full: Plane) -> N
 async def test_history_of_what_is_not_there_is_refused(full: Plane) -> None:
     reports = full.admin.activity
     with pytest.raises(NotFound):
-        await reports.metric_history("missing")
+        await reports.list_metrics("missing", query=MetricQuery())
     with pytest.raises(NotFound):
-        await reports.metric_history("contoso", "missing")
+        await reports.list_metrics("contoso", "missing", query=MetricQuery())
     with pytest.raises(ArgumentError, match="'cpu' is no metric"):
-        await reports.metric_history("contoso", metric_names=["incoming_bytes", "cpu"])
-    for points in (0, 501):
-        with pytest.raises(ArgumentOutOfRange):
-            await reports.metric_history("contoso", points=points)
+        await reports.list_metrics("contoso", query=MetricQuery(names="incoming_bytes,cpu"))
 
 
 async def test_history_over_the_api(call: Caller) -> None:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from tests.unit.management.conftest import hub_body, namespace_body
 
 from penstock.capture.destinations import Destination
 from penstock.capture.status import CaptureReport
-from penstock.management.jobs import Job
+from penstock.management import resources as arm
 from penstock.management.operations import Operations
-from penstock.management.operations.hubs import HubRequest
+from penstock.management.operations.activity import AuditQuery, MetricQuery, UsageQuery
+from penstock.management.operations.capture import BackfillRequest
 from penstock.management.operations.namespaces import (
-    NamespaceRequest,
     ResourceScope,
     capacity_of,
 )
@@ -43,7 +44,7 @@ from penstock.model.quotas import QuotaKind
 from penstock.model.usage import Usage
 
 if TYPE_CHECKING:
-    from tests.unit.management.conftest import Plane
+    from tests.unit.management.conftest import Caller, Plane
 
 NS, HUB = "contoso", "orders"
 CAPTURE = {
@@ -55,16 +56,18 @@ HERE = ResourceScope("a-subscription", "a-group")
 # Each action by the call that does it.
 ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.NAMESPACE_READ: lambda o: o.namespaces.show(NS),
-    Action.NAMESPACE_CREATE: lambda o: o.namespaces.put("fabrikam", NamespaceRequest()),
-    Action.NAMESPACE_UPDATE: lambda o: o.namespaces.put(NS, NamespaceRequest(capacity=3)),
+    Action.NAMESPACE_CREATE: lambda o: o.namespaces.put("fabrikam", namespace_body()),
+    Action.NAMESPACE_UPDATE: lambda o: o.namespaces.put(NS, namespace_body(capacity=3)),
     Action.NAMESPACE_DELETE: lambda o: o.namespaces.delete(NS),
     Action.HUB_READ: lambda o: o.hubs.show(NS, HUB),
-    Action.HUB_WRITE: lambda o: o.hubs.put(NS, "new", HubRequest()),
+    Action.HUB_WRITE: lambda o: o.hubs.put(NS, "new", hub_body()),
     Action.HUB_DELETE: lambda o: o.hubs.delete(NS, HUB),
     Action.GROUP_READ: lambda o: o.groups.show(NS, HUB, "readers"),
     Action.GROUP_WRITE: lambda o: o.groups.put(NS, HUB, "new"),
     Action.GROUP_DELETE: lambda o: o.groups.delete(NS, HUB, "readers"),
-    Action.GROUP_SEEK: lambda o: asyncio.run(o.groups.seek(NS, HUB, "readers", "latest")),
+    Action.GROUP_SEEK: lambda o: asyncio.run(
+        o.groups.seek_consumer_group(NS, HUB, "readers", arm.SeekBody(to="latest"))
+    ),
     Action.RULE_READ: lambda o: o.rules.show(NS, None, "sender"),
     Action.RULE_WRITE: lambda o: o.rules.put(NS, None, "new", Right.SEND),
     Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),
@@ -73,28 +76,32 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.PUBLISHER_READ: lambda o: o.hubs.list_revoked_publishers(NS, HUB),
     Action.PUBLISHER_REVOKE: lambda o: o.hubs.revoke_publisher(NS, HUB, "device"),
     Action.PUBLISHER_RESUME: lambda o: o.hubs.resume_publisher(NS, HUB, "device"),
-    Action.CONNECTION_READ: lambda o: o.activity.connections(),
+    Action.CONNECTION_READ: lambda o: o.activity.list_connections(),
     Action.CONNECTION_KILL: lambda o: o.activity.kill_connection("first"),
-    Action.USAGE_READ: lambda o: o.activity.usage(since_ms=0, until_ms=1),
-    Action.AUDIT_READ: lambda o: o.activity.audit(newest=10),
-    Action.GRANT_READ: lambda o: o.activity.grants(NS),
-    Action.GRANT_WRITE: lambda o: o.activity.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40),
-    Action.GRANT_DELETE: lambda o: o.activity.withdraw(NS, QuotaKind.PARTITIONS),
-    Action.METRICS_READ: lambda o: asyncio.run(o.activity.metric_history(NS)),
-    Action.JOB_READ: lambda o: o.activity.jobs(),
-    Action.JOB_REPORT: lambda o: o.activity.report_job(Job(name="new")),
-    Action.JOB_DELETE: lambda o: o.activity.delete_job("old"),
-    Action.CAPTURE_READ: lambda o: o.captures.list(),
-    Action.CAPTURE_RUN: lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
-    Action.PORTAL_LINK: lambda o: o.activity.sign_in_link(),
-    Action.TOKEN_READ: lambda o: o.activity.token_holder("a token"),
-    Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in("192.0.2.7"),
-    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.revoked(),
-    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue(
-        subject="anna", role="Reader", lifetime_s=60
+    Action.USAGE_READ: lambda o: o.activity.list_usage(UsageQuery(since_ms=0, until_ms=1)),
+    Action.AUDIT_READ: lambda o: o.activity.list_audit(AuditQuery(newest=10)),
+    Action.GRANT_READ: lambda o: o.activity.list_quota_grants(NS),
+    Action.GRANT_WRITE: lambda o: o.activity.grant_quota(
+        NS, QuotaKind.THROUGHPUT_UNITS, arm.GrantBody(value=40)
     ),
-    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke("a" * 32),
-    Action.CAPTURE_BACKFILL: lambda o: asyncio.run(o.captures.backfill(NS, HUB, "earliest")),
+    Action.GRANT_DELETE: lambda o: o.activity.withdraw_quota(NS, QuotaKind.PARTITIONS),
+    Action.METRICS_READ: lambda o: asyncio.run(o.activity.list_metrics(NS, query=MetricQuery())),
+    Action.JOB_READ: lambda o: o.activity.list_jobs(),
+    Action.JOB_REPORT: lambda o: o.activity.report_job("new", arm.JobBody()),
+    Action.JOB_DELETE: lambda o: o.activity.delete_job("old"),
+    Action.CAPTURE_READ: lambda o: o.captures.list_captures(),
+    Action.CAPTURE_RUN: lambda o: o.captures.report_capture(NS, HUB, CaptureReport(run="one")),
+    Action.PORTAL_LINK: lambda o: o.activity.issue_sign_in_link(),
+    Action.TOKEN_READ: lambda o: o.activity.show_token_holder(arm.TokenBody(token="a token")),
+    Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in(arm.SignInBody(address="192.0.2.7")),
+    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.list_revoked_admin_tokens(),
+    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue_admin_token(
+        arm.AdminTokenBody(name="anna", role="Reader", lifetime_seconds=60)
+    ),
+    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke_admin_token("a" * 32),
+    Action.CAPTURE_BACKFILL: lambda o: asyncio.run(
+        o.captures.backfill_capture(NS, HUB, BackfillRequest(since="earliest"))
+    ),
 }
 CHANGES = [action for action in Action if not action.endswith("/read")]
 
@@ -103,10 +110,10 @@ CHANGES = [action for action in Action if not action.endswith("/read")]
 def ready(full: Plane) -> Plane:
     """With something to resume, to withdraw and to forget as well."""
     full.admin.hubs.revoke_publisher(NS, HUB, "device")
-    full.admin.activity.grant(NS, QuotaKind.PARTITIONS, 64)
-    full.admin.activity.report_job(Job(name="old"))
+    full.admin.activity.grant_quota(NS, QuotaKind.PARTITIONS, arm.GrantBody(value=64))
+    full.admin.activity.report_job("old", arm.JobBody())
     full.administration.captures.destinations = [Destination(name="a", url="file:///a")]
-    full.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE))
+    full.admin.hubs.put(NS, HUB, hub_body(capture=CAPTURE))
     return full
 
 
@@ -178,7 +185,7 @@ def test_role_is_the_highest_of_the_claims(claims: tuple[str, ...], role: AdminR
 
 
 def test_new_namespace_has_one_unit_and_a_root_policy(plane: Plane) -> None:
-    namespace, is_new = plane.admin.namespaces.put("fabrikam", NamespaceRequest())
+    namespace, is_new = plane.admin.namespaces.put("fabrikam", namespace_body())
     assert is_new
     assert namespace.throughput_units == 1
     root = plane.catalog.rule("fabrikam", None, ROOT_RULE)
@@ -188,7 +195,7 @@ def test_new_namespace_has_one_unit_and_a_root_policy(plane: Plane) -> None:
 
 
 def test_namespace_keeps_its_place_tags_and_location(plane: Plane) -> None:
-    request = NamespaceRequest(capacity=2, location="here", tags={"a": "b"}, sku="basic")
+    request = namespace_body(capacity=2, location="here", tags={"a": "b"}, sku="basic")
     plane.admin.namespaces.put("fabrikam", request, HERE)
     namespaces = plane.admin.namespaces
     assert namespaces.show("FABRIKAM", HERE).metadata["tags"] == {"a": "b"}
@@ -202,7 +209,7 @@ def test_namespace_keeps_its_place_tags_and_location(plane: Plane) -> None:
     with pytest.raises(NotFound):
         namespaces.delete("fabrikam", ResourceScope("other", "a-group"))
     with pytest.raises(AlreadyExists):
-        namespaces.put("fabrikam", NamespaceRequest(), ResourceScope("other", "a-group"))
+        namespaces.put("fabrikam", namespace_body(), ResourceScope("other", "a-group"))
 
 
 def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
@@ -211,7 +218,7 @@ def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
     )
     assert full.admin.namespaces.show("seeded", HERE).name == "seeded"
     assert "seeded" in [each.name for each in full.admin.namespaces.list(HERE)]
-    changed, _ = full.admin.namespaces.put("seeded", NamespaceRequest(tags={"a": "b"}), HERE)
+    changed, _ = full.admin.namespaces.put("seeded", namespace_body(tags={"a": "b"}), HERE)
     assert changed.metadata == {"tags": {"a": "b"}}
     for place in (HERE, ResourceScope("other", "another-group"), ResourceScope("other", "")):
         assert "seeded" in [each.name for each in full.admin.namespaces.list(place)]
@@ -221,9 +228,9 @@ def test_namespace_without_a_place_is_found_at_each(full: Plane) -> None:
 def test_namespace_put_again_changes_only_what_is_said(full: Plane) -> None:
     before = full.admin.namespaces.show(NS)
     full.clock.advance(1000)
-    same, is_new = full.admin.namespaces.put(NS, NamespaceRequest())
+    same, is_new = full.admin.namespaces.put(NS, namespace_body())
     assert (same, is_new) == (before, False)
-    premium, _ = full.admin.namespaces.put(NS, NamespaceRequest(sku="Premium"))
+    premium, _ = full.admin.namespaces.put(NS, namespace_body(sku="Premium"))
     assert premium.tier is Tier.DEDICATED
     assert premium.updated_ms == before.updated_ms + 1000
     assert premium.throughput_units == 2
@@ -231,23 +238,24 @@ def test_namespace_put_again_changes_only_what_is_said(full: Plane) -> None:
 
 def test_units_reach_the_throttle_at_once(full: Plane) -> None:
     full.broker.hub(NS, HUB)
-    full.admin.namespaces.put(NS, NamespaceRequest(capacity=7))
+    full.admin.namespaces.put(NS, namespace_body(capacity=7))
     assert full.admin.namespaces.show(NS).throughput_units == 7
 
 
 def test_units_beyond_twenty_need_a_grant(full: Plane) -> None:
     with pytest.raises(QuotaExceeded):
-        full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
-    full.admin.activity.grant(NS, QuotaKind.THROUGHPUT_UNITS, 40, note="asked for")
-    changed, _ = full.admin.namespaces.put(NS, NamespaceRequest(capacity=40))
+        full.admin.namespaces.put(NS, namespace_body(capacity=40))
+    grant = arm.GrantBody(value=40, note="asked for")
+    full.admin.activity.grant_quota(NS, QuotaKind.THROUGHPUT_UNITS, grant)
+    changed, _ = full.admin.namespaces.put(NS, namespace_body(capacity=40))
     assert changed.throughput_units == 40
-    assert [grant.note for grant in full.admin.activity.grants(NS)] == ["asked for"]
+    assert [grant.note for grant in full.admin.activity.list_quota_grants(NS)] == ["asked for"]
     with pytest.raises(ArgumentOutOfRange):
-        full.admin.namespaces.put(NS, NamespaceRequest(capacity=0))
+        full.admin.namespaces.put(NS, namespace_body(capacity=0))
 
 
 def test_unlimited_namespace_reports_what_the_hour_needed(plane: Plane) -> None:
-    made, _ = plane.admin.namespaces.put("fabrikam", NamespaceRequest(unlimited=True))
+    made, _ = plane.admin.namespaces.put("fabrikam", namespace_body(unlimited=True))
     assert made.throughput_units is None
     assert capacity_of(made) == 0
     plane.needed["units"] = 5
@@ -257,23 +265,23 @@ def test_unlimited_namespace_reports_what_the_hour_needed(plane: Plane) -> None:
 @pytest.mark.parametrize(
     ("before", "request_", "after"),
     [
-        (None, NamespaceRequest(capacity=0), None),
-        (None, NamespaceRequest(capacity=0, unlimited=True), None),
-        (None, NamespaceRequest(capacity=3, unlimited=True), 3),
-        (None, NamespaceRequest(capacity=0, units=3), 3),
-        (3, NamespaceRequest(capacity=3, units=3), 3),
-        (3, NamespaceRequest(capacity=4, units=3), 4),
-        (3, NamespaceRequest(capacity=3, units=4), 4),
-        (3, NamespaceRequest(capacity=3, unlimited=True), None),
-        (3, NamespaceRequest(unlimited=True), None),
+        (None, namespace_body(capacity=0), None),
+        (None, namespace_body(capacity=0, unlimited=True), None),
+        (None, namespace_body(capacity=3, unlimited=True), 3),
+        (None, namespace_body(capacity=0, units=3), 3),
+        (3, namespace_body(capacity=3, units=3), 3),
+        (3, namespace_body(capacity=4, units=3), 4),
+        (3, namespace_body(capacity=3, units=4), 4),
+        (3, namespace_body(capacity=3, unlimited=True), None),
+        (3, namespace_body(unlimited=True), None),
     ],
     ids=str,
 )
 def test_of_two_fields_for_the_units_the_changed_one_counts(
-    plane: Plane, before: int | None, request_: NamespaceRequest, after: int | None
+    plane: Plane, before: int | None, request_: arm.NamespaceBody, after: int | None
 ) -> None:
     plane.admin.namespaces.put(
-        "fabrikam", NamespaceRequest(capacity=before, unlimited=before is None)
+        "fabrikam", namespace_body(capacity=before, unlimited=before is None)
     )
     changed, _ = plane.admin.namespaces.put("fabrikam", request_)
     assert changed.throughput_units == after
@@ -282,17 +290,17 @@ def test_of_two_fields_for_the_units_the_changed_one_counts(
 @pytest.mark.parametrize(
     "request_",
     [
-        NamespaceRequest(sku="Gold"),
-        NamespaceRequest(tags={"": "x"}),
-        NamespaceRequest(tags={"x": "y" * 257}),
-        NamespaceRequest(tags={str(n): "y" for n in range(51)}),
-        NamespaceRequest(location="a/b"),
-        NamespaceRequest(capacity=21),
-        NamespaceRequest(maximum_units=21),
+        namespace_body(sku="Gold"),
+        namespace_body(tags={"": "x"}),
+        namespace_body(tags={"x": "y" * 257}),
+        namespace_body(tags={str(n): "y" for n in range(51)}),
+        namespace_body(location="a/b"),
+        namespace_body(capacity=21),
+        namespace_body(maximum_units=21),
     ],
     ids=lambda request: str(request)[:60],
 )
-def test_namespace_refuses_what_it_cannot_keep(full: Plane, request_: NamespaceRequest) -> None:
+def test_namespace_refuses_what_it_cannot_keep(full: Plane, request_: arm.NamespaceBody) -> None:
     before = full.admin.namespaces.list()
     with pytest.raises(PenstockError):
         full.admin.namespaces.put(NS, request_)
@@ -300,26 +308,26 @@ def test_namespace_refuses_what_it_cannot_keep(full: Plane, request_: NamespaceR
 
 
 def test_auto_inflate_has_a_maximum(full: Plane) -> None:
-    request = NamespaceRequest(auto_inflate=True, maximum_units=10)
+    request = namespace_body(auto_inflate=True, maximum_units=10)
     assert full.admin.namespaces.put(NS, request)[0].maximum_throughput_units == 10
-    off = full.admin.namespaces.put(NS, NamespaceRequest(auto_inflate=False, maximum_units=10))[0]
+    off = full.admin.namespaces.put(NS, namespace_body(auto_inflate=False, maximum_units=10))[0]
     assert off.maximum_throughput_units is None
 
 
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (NamespaceRequest(auto_inflate=True), "without maximumThroughputUnits"),
-        (NamespaceRequest(auto_inflate=True, maximum_units=0), "without maximumThroughputUnits"),
-        (NamespaceRequest(maximum_units=9), "auto-inflate is off"),
-        (NamespaceRequest(auto_inflate=False, maximum_units=9), "isAutoInflateEnabled is false"),
-        (NamespaceRequest(auto_inflate=True, maximum_units=1), "below the 2 units"),
-        (NamespaceRequest(capacity=10, auto_inflate=True, maximum_units=5), "below the 10 units"),
+        (namespace_body(auto_inflate=True), "without maximumThroughputUnits"),
+        (namespace_body(auto_inflate=True, maximum_units=0), "without maximumThroughputUnits"),
+        (namespace_body(maximum_units=9), "auto-inflate is off"),
+        (namespace_body(auto_inflate=False, maximum_units=9), "isAutoInflateEnabled is false"),
+        (namespace_body(auto_inflate=True, maximum_units=1), "below the 2 units"),
+        (namespace_body(capacity=10, auto_inflate=True, maximum_units=5), "below the 10 units"),
     ],
     ids=str,
 )
 def test_auto_inflate_that_cannot_be_is_refused(
-    full: Plane, request_: NamespaceRequest, text: str
+    full: Plane, request_: arm.NamespaceBody, text: str
 ) -> None:
     before = full.admin.namespaces.show(NS)
     with pytest.raises(ArgumentError, match=text):
@@ -328,15 +336,15 @@ def test_auto_inflate_that_cannot_be_is_refused(
 
 
 def test_units_above_the_maximum_are_refused_unless_they_are_stored(full: Plane) -> None:
-    full.admin.namespaces.put(NS, NamespaceRequest(auto_inflate=True, maximum_units=10))
+    full.admin.namespaces.put(NS, namespace_body(auto_inflate=True, maximum_units=10))
     with pytest.raises(ArgumentError, match="10, below the 20 units") as refused:
-        full.admin.namespaces.put(NS, NamespaceRequest(capacity=20))
+        full.admin.namespaces.put(NS, namespace_body(capacity=20))
     # The portal and the command line show it, where no field has Resource Manager's name.
     assert "maximumThroughputUnits" not in str(refused.value)
     assert "isAutoInflateEnabled" not in str(refused.value)
     stored = full.admin.namespaces.show(NS)  # as version 0.1 accepted it
     full.catalog.put_namespace(msgspec.structs.replace(stored, throughput_units=20))
-    repeated = NamespaceRequest(capacity=20, auto_inflate=True, maximum_units=10, tags={"a": "b"})
+    repeated = namespace_body(capacity=20, auto_inflate=True, maximum_units=10, tags={"a": "b"})
     assert full.admin.namespaces.put(NS, repeated)[0].maximum_throughput_units == 10
 
 
@@ -364,8 +372,8 @@ def test_deleting_a_namespace_takes_all_along(full: Plane) -> None:
 
 
 def test_two_namespaces_have_hubs_of_the_same_name(full: Plane) -> None:
-    full.admin.namespaces.put("fabrikam", NamespaceRequest())
-    full.admin.hubs.put("fabrikam", HUB, HubRequest(partition_count=2))
+    full.admin.namespaces.put("fabrikam", namespace_body())
+    full.admin.hubs.put("fabrikam", HUB, hub_body(partition_count=2))
     assert full.admin.hubs.show(NS, HUB).partition_count == 4
     assert full.admin.hubs.show("fabrikam", HUB).partition_count == 2
 
@@ -374,7 +382,7 @@ def test_two_namespaces_have_hubs_of_the_same_name(full: Plane) -> None:
 
 
 def test_new_hub_has_the_defaults_and_its_default_group(full: Plane) -> None:
-    hub = full.admin.hubs.put(NS, "new", HubRequest())
+    hub = full.admin.hubs.put(NS, "new", hub_body())
     assert (hub.partition_count, hub.retention_hours, hub.status) == (4, 24, HubStatus.ACTIVE)
     assert [group.name for group in full.admin.groups.list(NS, "new")] == ["$Default"]
     assert full.broker.hub(NS, "new").partition_count == 4
@@ -382,24 +390,24 @@ def test_new_hub_has_the_defaults_and_its_default_group(full: Plane) -> None:
 
 def test_partition_count_is_fixed_at_creation(full: Plane) -> None:
     with pytest.raises(NotAllowed, match="fixed at creation"):
-        full.admin.hubs.put(NS, HUB, HubRequest(partition_count=8))
-    assert full.admin.hubs.put(NS, HUB, HubRequest(partition_count=4)).partition_count == 4
+        full.admin.hubs.put(NS, HUB, hub_body(partition_count=8))
+    assert full.admin.hubs.put(NS, HUB, hub_body(partition_count=4)).partition_count == 4
 
 
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_partition_count_has_its_range(full: Plane, count: int) -> None:
     with pytest.raises(PenstockError):
-        full.admin.hubs.put(NS, "new", HubRequest(partition_count=count))
+        full.admin.hubs.put(NS, "new", hub_body(partition_count=count))
     assert full.catalog.hub(NS, "new") is None
 
 
 def test_new_namespace_has_the_limits_of_the_service(full: Plane) -> None:
     current = msgspec.structs.replace(full.administration, limit_set=LimitSet.CURRENT)
     operations = Operations(current, Actor("admin", AdminRole.ADMIN))
-    operations.namespaces.put("fabrikam", NamespaceRequest())
-    assert operations.hubs.put("fabrikam", HUB, HubRequest(partition_count=1)).partition_count == 1
+    operations.namespaces.put("fabrikam", namespace_body())
+    assert operations.hubs.put("fabrikam", HUB, hub_body(partition_count=1)).partition_count == 1
     with pytest.raises(ArgumentOutOfRange, match="is 1: 2 to 32 are allowed"):
-        operations.hubs.put(NS, "new", HubRequest(partition_count=1))
+        operations.hubs.put(NS, "new", hub_body(partition_count=1))
 
 
 @pytest.mark.parametrize(
@@ -417,39 +425,39 @@ def test_new_namespace_has_the_limits_of_the_service(full: Plane) -> None:
 def test_retention_follows_the_field_that_was_changed(
     full: Plane, days: int | None, hours: int | None, expected: int
 ) -> None:
-    full.admin.hubs.put(NS, HUB, HubRequest(retention_hours=72))
-    changed = full.admin.hubs.put(NS, HUB, HubRequest(retention_days=days, retention_hours=hours))
+    full.admin.hubs.put(NS, HUB, hub_body(retention_hours=72))
+    changed = full.admin.hubs.put(NS, HUB, hub_body(retention_days=days, retention_hours=hours))
     assert changed.retention_hours == expected
 
 
 def test_retention_that_contradicts_itself_is_refused(full: Plane) -> None:
     with pytest.raises(ArgumentError, match="contradict"):
-        full.admin.hubs.put(NS, "new", HubRequest(retention_days=1, retention_hours=72))
+        full.admin.hubs.put(NS, "new", hub_body(retention_days=1, retention_hours=72))
     with pytest.raises(ArgumentOutOfRange):
-        full.admin.hubs.put(NS, "new", HubRequest(retention_days=8))
+        full.admin.hubs.put(NS, "new", hub_body(retention_days=8))
 
 
 def test_status_reaches_the_hub_at_work(full: Plane) -> None:
     runtime = full.broker.hub(NS, HUB)
     ended: list[PenstockError] = []
     runtime.open_sender(on_end=ended.append)
-    full.admin.hubs.put(NS, HUB, HubRequest(status="SendDisabled"))
+    full.admin.hubs.put(NS, HUB, hub_body(status="SendDisabled"))
     assert [type(error) for error in ended] == [EntityDisabled]
     with pytest.raises(ArgumentError):
-        full.admin.hubs.put(NS, HUB, HubRequest(status="Restoring"))
+        full.admin.hubs.put(NS, HUB, hub_body(status="Restoring"))
 
 
 def test_metadata_changes_end_no_link(full: Plane) -> None:
     ended: list[PenstockError] = []
     full.broker.hub(NS, HUB).open_sender(on_end=ended.append)
-    full.admin.hubs.put(NS, HUB, HubRequest(user_metadata="about it", capture={"enabled": False}))
+    full.admin.hubs.put(NS, HUB, hub_body(user_metadata="about it", capture={"enabled": False}))
     assert full.admin.hubs.show(NS, HUB).user_metadata == "about it"
     assert ended == []
 
 
 def test_compaction_is_refused(full: Plane) -> None:
     with pytest.raises(NotAllowed, match="only Delete"):
-        full.admin.hubs.put(NS, HUB, HubRequest(cleanup_policy="Compact"))
+        full.admin.hubs.put(NS, HUB, hub_body(cleanup_policy="Compact"))
 
 
 def test_deleting_a_hub_drops_its_log_and_ends_its_links(full: Plane) -> None:
@@ -458,9 +466,9 @@ def test_deleting_a_hub_drops_its_log_and_ends_its_links(full: Plane) -> None:
     first = full.admin.hubs.show(NS, HUB).id
     full.admin.hubs.delete(NS, HUB)
     assert [type(error) for error in ended] == [NotFound]
-    again = full.admin.hubs.put(NS, HUB, HubRequest(partition_count=4))
+    again = full.admin.hubs.put(NS, HUB, hub_body(partition_count=4))
     assert again.id != first
-    assert full.admin.activity.partitions(NS, HUB)[0].last_sequence == -1
+    assert full.admin.activity.list_partitions(NS, HUB)[0].last_sequence == -1
     with pytest.raises(NotFound):
         full.admin.hubs.delete(NS, "nothing")
 
@@ -532,8 +540,11 @@ def test_deleted_rule_is_gone(full: Plane) -> None:
 
 
 def test_sign_in_link_has_the_name_and_role_of_its_maker_and_is_recorded(full: Plane) -> None:
-    assert full.as_(AdminRole.OPERATOR, "otto").activity.sign_in_link() == "link of otto, OPERATOR"
-    entry = full.admin.activity.audit(newest=1)[0]
+    assert (
+        full.as_(AdminRole.OPERATOR, "otto").activity.issue_sign_in_link().url
+        == "link of otto, OPERATOR"
+    )
+    entry = full.admin.activity.list_audit(AuditQuery(newest=1))[0]
     assert (entry.who, entry.what) == ("otto", "portal/signInLink")
     assert "link of" not in entry.detail
 
@@ -550,9 +561,9 @@ def test_publisher_is_revoked_once_and_resumed(full: Plane) -> None:
 
 def test_connections_are_listed_and_killed(full: Plane) -> None:
     reports = full.admin.activity
-    assert [each.id for each in reports.connections()] == ["first", "second"]
+    assert [each.id for each in reports.list_connections()] == ["first", "second"]
     reports.kill_connection("first")
-    assert [each.id for each in reports.connections()] == ["second"]
+    assert [each.id for each in reports.list_connections()] == ["second"]
     with pytest.raises(NotFound):
         reports.kill_connection("first")
 
@@ -560,21 +571,21 @@ def test_connections_are_listed_and_killed(full: Plane) -> None:
 def test_usage_is_what_the_ledger_has(full: Plane) -> None:
     count = Usage(namespace=NamespaceName(NS), hour_ms=3_600_000, run="r", ingress_events=7)
     full.ledger.record([count])
-    (hour,) = full.admin.activity.usage(since_ms=0, until_ms=7_200_000)
+    (hour,) = full.admin.activity.list_usage(UsageQuery(since_ms=0, until_ms=7_200_000))
     assert (hour.namespace, hour.ingress_events) == (NS, 7)
-    assert full.admin.activity.usage(since_ms=0, until_ms=1) == []
+    assert full.admin.activity.list_usage(UsageQuery(since_ms=0, until_ms=1)) == []
 
 
 @pytest.mark.parametrize("newest", [0, -1, 1001])
-def test_audit_is_asked_for_in_bounded_pieces(full: Plane, newest: int) -> None:
-    with pytest.raises(ArgumentOutOfRange):
-        full.admin.activity.audit(newest=newest)
-    assert len(full.admin.activity.audit(newest=1)) == 1
+async def test_audit_is_asked_for_in_bounded_pieces(call: Caller, newest: int) -> None:
+    path = "/providers/Penstock/audit"
+    assert (await call("GET", path, query=f"newest={newest}")).status == 400
+    assert len((await call("GET", path, query="newest=1")).json["value"]) == 1
 
 
 def test_sign_in_to_the_portal_is_in_the_audit_log(full: Plane) -> None:
-    full.admin.activity.note_sign_in("2001:db8::7")
-    full.admin.activity.note_sign_in("192.0.2.8", refused_name="eve\n")
+    full.admin.activity.note_sign_in(arm.SignInBody(address="2001:db8::7"))
+    full.admin.activity.note_sign_in(arm.SignInBody(address="192.0.2.8", refused_name="eve\n"))
     signed, refused = full.audit()[-2:]
     assert signed[1:] == ("portal/signIn", "from 2001:db8::7")
     assert refused[1] == "portal/signIn"
@@ -582,4 +593,4 @@ def test_sign_in_to_the_portal_is_in_the_audit_log(full: Plane) -> None:
     assert refused[2].endswith("' from 192.0.2.8")
     assert refused[2].isprintable()
     with pytest.raises(ArgumentError, match="is no address"):
-        full.admin.activity.note_sign_in("somewhere")
+        full.admin.activity.note_sign_in(arm.SignInBody(address="somewhere"))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.unit.management.conftest import hub_body, namespace_body
 from tests.unit.management.test_operations import ACTS, CAPTURE, HUB, NS, ready
 
 from penstock.capture.status import CaptureReport
-from penstock.management.jobs import Job
+from penstock.management import resources as arm
 from penstock.management.operations import Operations
-from penstock.management.operations.hubs import HubRequest
-from penstock.management.operations.namespaces import NamespaceRequest
+from penstock.management.operations.capture import CaptureRunsQuery
 from penstock.management.permissions import Action, AdminRole, Forbidden, actor_of
 from penstock.model.entities import Right
 from penstock.model.errors import NotFound
@@ -27,13 +27,13 @@ OWN = "/providers/Penstock"
 
 # Every call of penstock.spark.capture.job, in the words of the operations.
 JOB_CALLS: dict[str, Callable[[Operations], object]] = {
-    "capture_runs": lambda o: o.captures.runs("this-job"),
+    "capture_runs": lambda o: o.captures.list_capture_runs(CaptureRunsQuery("this-job")),
     "namespaces": lambda o: o.namespaces.list(),
     "rules": lambda o: o.rules.list(NS),
     "keys": lambda o: o.rules.keys(NS, None, ROOT_RULE),
-    "partitions": lambda o: o.activity.partitions(NS, HUB),
-    "report_capture": lambda o: o.captures.report(NS, HUB, CaptureReport(run="one")),
-    "put_job": lambda o: o.activity.report_job(Job(name="capture")),
+    "partitions": lambda o: o.activity.list_partitions(NS, HUB),
+    "report_capture": lambda o: o.captures.report_capture(NS, HUB, CaptureReport(run="one")),
+    "put_job": lambda o: o.activity.report_job("capture", arm.JobBody()),
 }
 CAPTURE_ACTIONS = {
     Action.NAMESPACE_READ,
@@ -49,10 +49,10 @@ CAPTURE_ACTIONS = {
 def two(ready: Plane) -> Plane:
     """A captured hub beside one that is not, and a namespace without Capture."""
     admin = ready.admin
-    admin.hubs.put(NS, "plain", HubRequest(partition_count=2))
+    admin.hubs.put(NS, "plain", hub_body(partition_count=2))
     admin.rules.put(NS, "plain", "listener", Right.LISTEN)
-    admin.namespaces.put(OTHER, NamespaceRequest())
-    admin.hubs.put(OTHER, HUB, HubRequest(partition_count=2))
+    admin.namespaces.put(OTHER, namespace_body())
+    admin.hubs.put(OTHER, HUB, hub_body(partition_count=2))
     return ready
 
 
@@ -82,9 +82,11 @@ def test_capture_may_do_nothing_else(two: Plane, action: Action) -> None:
             lambda o: o.rules.keys(OTHER, None, ROOT_RULE), OTHER, id="keys of a namespace"
         ),
         pytest.param(lambda o: o.rules.list(OTHER), "", id="policies"),
-        pytest.param(lambda o: o.activity.partitions(NS, "plain"), "", id="partitions"),
+        pytest.param(lambda o: o.activity.list_partitions(NS, "plain"), "", id="partitions"),
         pytest.param(lambda o: o.hubs.list(NS), "", id="all hubs"),
-        pytest.param(lambda o: o.activity.report_job(Job(name="pipeline")), "pipeline", id="a job"),
+        pytest.param(
+            lambda o: o.activity.report_job("pipeline", arm.JobBody()), "pipeline", id="a job"
+        ),
     ],
 )
 def test_capture_reaches_only_what_is_captured(
@@ -104,9 +106,9 @@ def test_keys_are_refused_when_the_last_run_has_ended(two: Plane) -> None:
     (run,) = hub.metadata["captureRuns"]
     capture = operations(two, "Capture")
     capture.rules.keys(NS, HUB, "listener")
-    two.admin.hubs.put(NS, HUB, HubRequest(capture=CAPTURE | {"enabled": False}))
+    two.admin.hubs.put(NS, HUB, hub_body(capture=CAPTURE | {"enabled": False}))
     capture.rules.keys(NS, HUB, "listener")  # the run is over and not all of it is in files
-    capture.captures.report(NS, HUB, CaptureReport(run=run["id"], is_finished=True))
+    capture.captures.report_capture(NS, HUB, CaptureReport(run=run["id"], is_finished=True))
     with pytest.raises(Forbidden):
         capture.rules.keys(NS, HUB, "listener")
     with pytest.raises(Forbidden):
@@ -116,14 +118,15 @@ def test_keys_are_refused_when_the_last_run_has_ended(two: Plane) -> None:
 def test_hub_that_was_deleted_is_not_found(two: Plane) -> None:
     capture = operations(two, "Capture")
     with pytest.raises(NotFound):
-        capture.activity.partitions(NS, "gone")
+        capture.activity.list_partitions(NS, "gone")
     with pytest.raises(NotFound):
         capture.rules.list("gone")
 
 
 def test_portal_may_ask_only_whose_token_it_is(two: Plane) -> None:
     portal = operations(two, "Portal")
-    assert portal.activity.token_holder("known") == ("vera", ("Reader",))
+    holder = portal.activity.show_token_holder(arm.TokenBody(token="known"))
+    assert (holder.subject, holder.roles) == ("vera", ["Reader"])
     for action in Action:
         if action is not Action.TOKEN_READ:
             with pytest.raises(Forbidden, match="has the role Portal"):

@@ -59,7 +59,7 @@ def publish(
             done=on_done,
         )
 
-    running._run(work)
+    running._run(lambda _: work())
     assert done.wait(DEADLINE_S)
     return outcome[0]
 

@@ -121,7 +121,7 @@ class LoadProducer:
         self._load = load
         self._remaining = None if events_max is None else -(-events_max // load.batch)
         encoded, message_format = encode_publication(load.size, load.batch)
-        framing = TransferFraming.for_link(self._link, message_format)
+        framing = TransferFraming(self._link, message_format)
         self._stamped = None
         if mark is not None:
             self._stamped = TimestampedRun(framing, size=load.size, batch=load.batch, mark=mark)

@@ -6,6 +6,7 @@ catalog: entity-updated, entity-disabled, not-found, or unauthorized after a key
 
 from __future__ import annotations
 
+from penstock.management.operations import activity, admin_tokens, capture, groups, hubs
 from penstock.management.operations.activity import ActivityOperations
 from penstock.management.operations.admin_tokens import AdminTokenOperations
 from penstock.management.operations.base import ManagementContext
@@ -15,6 +16,14 @@ from penstock.management.operations.hubs import HubOperations
 from penstock.management.operations.namespaces import NamespaceOperations
 from penstock.management.operations.rules import AuthorizationRuleOperations
 from penstock.management.permissions import Actor
+
+ROUTES = [
+    *hubs.ROUTES,
+    *groups.ROUTES,
+    *capture.ROUTES,
+    *activity.ROUTES,
+    *admin_tokens.ROUTES,
+]
 
 
 class Operations:

@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from ipaddress import ip_address
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from penstock.broker import ReaderView
+from penstock.management import resources as arm
 from penstock.management.jobs import Job
-from penstock.management.operations.base import ConnectionView, OperationGroup
-from penstock.management.permissions import Action, Verified
+from penstock.management.operations.base import (
+    OWN_HUB,
+    OWN_NAMESPACE,
+    ConnectionView,
+    OperationGroup,
+)
+from penstock.management.permissions import Action
+from penstock.management.resources import Number, format_time
+from penstock.management.router import OWN, RouteTable
 from penstock.model import metrics, names
 from penstock.model.entities import AuditEntry
-from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
+from penstock.model.errors import ArgumentError, NotFound
 from penstock.model.quotas import QuotaGrant, QuotaKind
 from penstock.model.usage import Usage
 
-AUDIT_ENTRIES_MAX = 1000
 _HISTORY_DEFAULT_MS = metrics.HOUR_MS
+_GRANT = OWN_NAMESPACE + "/quotaGrants/{kind}"
+_JOB = OWN + "/jobs/{job}"
+
+ROUTES = RouteTable("activity")
+
+
+class UsageQuery(msgspec.Struct, frozen=True, rename="camel"):
+    since_ms: Number = 0
+    until_ms: Number = 2**53
+
+
+class AuditQuery(msgspec.Struct, frozen=True):
+    newest: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class MetricQuery(msgspec.Struct, frozen=True, rename="camel"):
+    names: Annotated[
+        str | None,
+        Meta(extra_json_schema={"description": "Separated by commas; all without it"}),
+    ] = None
+    since_ms: Number | None = None
+    until_ms: Number | None = None
+    points: Annotated[int, Meta(ge=1, le=metrics.POINTS_MAX)] = metrics.POINTS_MAX
+
+
+class AuditRecord(AuditEntry, frozen=True, kw_only=True):
+    at: str
+
+
+class JobStatus(Job, frozen=True, kw_only=True):
+    updated: str
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,18 +74,21 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivityOperations(OperationGroup):
-    def connections(self) -> list[ConnectionView]:
+    @ROUTES.add("GET", f"{OWN}/connections")
+    def list_connections(self) -> list[ConnectionView]:
         self._permit(Action.CONNECTION_READ)
         return self._context.connections.list()
 
-    def kill_connection(self, connection_id: str) -> None:
+    @ROUTES.add("DELETE", OWN + "/connections/{connection}")
+    def kill_connection(self, connection: str) -> None:
         """Raises NotFound."""
-        self._permit(Action.CONNECTION_KILL, connection_id)
-        if not self._context.connections.kill(connection_id):
-            raise NotFound(f"There is no connection '{names.quote_text(connection_id)}'.")
-        self._record(Action.CONNECTION_KILL, names.quote_text(connection_id))
+        self._permit(Action.CONNECTION_KILL, connection)
+        if not self._context.connections.kill(connection):
+            raise NotFound(f"There is no connection '{names.quote_text(connection)}'.")
+        self._record(Action.CONNECTION_KILL, names.quote_text(connection))
 
-    def partitions(self, namespace: str, hub: str) -> list[PartitionView]:
+    @ROUTES.add("GET", f"{OWN_HUB}/partitions")
+    def list_partitions(self, namespace: str, hub: str) -> list[PartitionView]:
         self._find_hub(Action.HUB_READ, namespace, hub)
         runtime = self._context.broker.hub(namespace, hub)
         return [
@@ -54,26 +96,22 @@ class ActivityOperations(OperationGroup):
             for index, partition_id in enumerate(runtime.partition_ids)
         ]
 
-    def readers(self, namespace: str, hub: str) -> list[ReaderView]:
+    @ROUTES.add("GET", f"{OWN_HUB}/readers")
+    def list_readers(self, namespace: str, hub: str) -> list[ReaderView]:
         self._find_hub(Action.HUB_READ, namespace, hub)
         return self._context.broker.hub(namespace, hub).readers()
 
-    def usage(self, *, since_ms: int, until_ms: int) -> list[Usage]:
+    @ROUTES.add("GET", f"{OWN}/usage")
+    def list_usage(self, query: UsageQuery) -> list[Usage]:
         self._permit(Action.USAGE_READ)
-        return self._context.ledger.usage(since_ms=since_ms, until_ms=until_ms)
+        return self._context.ledger.usage(since_ms=query.since_ms, until_ms=query.until_ms)
 
-    async def metric_history(
-        self,
-        namespace: str,
-        hub: str | None = None,
-        *,
-        metric_names: Sequence[str] = (),
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        points: int = metrics.POINTS_MAX,
+    @ROUTES.add("GET", f"{OWN_NAMESPACE}/metrics", name="namespace_metrics")
+    @ROUTES.add("GET", f"{OWN_HUB}/metrics", name="hub_metrics")
+    async def list_metrics(
+        self, namespace: str, hub: str | None = None, *, query: MetricQuery
     ) -> metrics.MetricSeries:
-        """Metrics over time of a namespace or of one of its hubs, of the last hour by default.
-        Raises ArgumentError for a name that is not in `metrics.NAMES`."""
+        """Metrics over time of a namespace or of one of its hubs, of the last hour by default."""
         self._permit(Action.METRICS_READ, namespace, hub)
         self._namespace(namespace)
         groups = {}
@@ -81,91 +119,95 @@ class ActivityOperations(OperationGroup):
             self._hub(namespace, hub)
             existing = self._catalog.groups(namespace, hub)
             groups = {names.fold_name(group.name): group.name for group in existing}
+        words = [word.strip() for word in (query.names or "").split(",")]
+        metric_names = list(dict.fromkeys(word for word in words if word))
         for name in metric_names:
             if name not in metrics.NAMES:
                 raise ArgumentError(
                     f"'{names.quote_text(name)}' is no metric: {', '.join(metrics.NAMES)} are."
                 )
-        if not 1 <= points <= metrics.POINTS_MAX:
-            raise ArgumentOutOfRange(
-                f"{points} points are asked for: 1 to {metrics.POINTS_MAX} are allowed."
-            )
-        until_ms = self._now_ms() if until_ms is None else until_ms
+        until_ms = self._now_ms() if query.until_ms is None else query.until_ms
+        since_ms = until_ms - _HISTORY_DEFAULT_MS if query.since_ms is None else query.since_ms
         series = await self._context.history.read(
             namespace,
             hub,
-            names=list(dict.fromkeys(metric_names)) or metrics.NAMES,
-            since_ms=until_ms - _HISTORY_DEFAULT_MS if since_ms is None else since_ms,
+            names=metric_names or metrics.NAMES,
+            since_ms=since_ms,
             until_ms=until_ms,
-            points=points,
+            points=query.points,
         )
         # The series names groups in lower case, and includes deleted ones.
         lag = {groups[key]: v for key, v in series.lag_by_group.items() if key in groups}
         return msgspec.structs.replace(series, lag_by_group=lag)
 
-    def audit(self, *, newest: int) -> list[AuditEntry]:
+    @ROUTES.add("GET", f"{OWN}/audit")
+    def list_audit(self, query: AuditQuery) -> list[AuditRecord]:
         self._permit(Action.AUDIT_READ)
-        if not 1 <= newest <= AUDIT_ENTRIES_MAX:
-            raise ArgumentOutOfRange(
-                f"{newest} audit entries are asked for: 1 to {AUDIT_ENTRIES_MAX} are allowed."
-            )
-        return self._catalog.audit(newest=newest)
+        return [
+            AuditRecord(**msgspec.structs.asdict(entry), at=format_time(entry.at_ms))
+            for entry in self._catalog.audit(newest=query.newest)
+        ]
 
-    def note_sign_in(self, address: str, *, refused_name: str | None = None) -> None:
-        """Record that the actor signed in to the portal from this address, or that a person named
-        `refused_name` was refused there."""
+    @ROUTES.add("POST", f"{OWN}/portal/signIn")
+    def note_sign_in(self, body: arm.SignInBody) -> None:
+        """The portal reports a sign-in, or a refused one, for the audit log."""
         self._permit(Action.PORTAL_SIGN_IN)
         try:
-            source = str(ip_address(address))
+            source = str(ip_address(body.address))
         except ValueError:
             raise ArgumentError(
-                f"'{names.quote_text(address)}' is no address: one such as 192.0.2.7 is."
+                f"'{names.quote_text(body.address)}' is no address: one such as 192.0.2.7 is."
             ) from None
-        refused = "" if refused_name is None else f"refused: '{names.quote_text(refused_name)}' "
+        name = body.refused_name
+        refused = "" if name is None else f"refused: '{names.quote_text(name)}' "
         self._record(Action.PORTAL_SIGN_IN, f"{refused}from {source}")
 
-    def sign_in_link(self) -> str:
-        """An address of the portal that signs the actor in once, with the actor's role. Raises
-        NotFound when the portal is off."""
+    @ROUTES.add("POST", f"{OWN}/portal/signInLink")
+    def issue_sign_in_link(self) -> arm.SignInLink:
+        """An address of the portal that signs the token's holder in, once and within ten
+        minutes."""
         self._permit(Action.PORTAL_LINK)
         portal = self._context.portal
         if portal is None:
             raise NotFound("The service runs without its portal: start it without --no-portal.")
         link = portal.sign_in_link(self._actor.name, self._actor.role, now_ms=self._now_ms())
         self._record(Action.PORTAL_LINK, "a link for one sign-in")
-        return link
+        return arm.SignInLink(url=link)
 
-    def token_holder(self, token: str) -> Verified | None:
-        """Subject and roles of an admin token; None for an invalid one. The portal asks this way,
-        so that an invalid token of a visitor is not a failed request of the portal."""
+    @ROUTES.add("POST", f"{OWN}/portal/tokenHolder")
+    def show_token_holder(self, body: arm.TokenBody) -> arm.TokenHolder:
+        """The holder of an admin token. The portal asks this way, so that an invalid token of a
+        visitor is not a failed request of the portal."""
         self._permit(Action.TOKEN_READ)
         portal = self._context.portal
-        return None if portal is None else portal.token_holder(token)
+        holder = None if portal is None else portal.token_holder(body.token)
+        subject, roles = holder or ("", ())
+        return arm.TokenHolder(active=holder is not None, subject=subject, roles=list(roles))
 
-    def grants(self, namespace: str) -> list[QuotaGrant]:
+    @ROUTES.add("GET", f"{OWN_NAMESPACE}/quotaGrants")
+    def list_quota_grants(self, namespace: str) -> list[QuotaGrant]:
         self._permit(Action.GRANT_READ, namespace)
         self._namespace(namespace)
         return self._catalog.quota_grants(namespace)
 
-    def grant(
-        self, namespace: str, kind: QuotaKind, value: int, *, note: str = "", by: str = ""
-    ) -> QuotaGrant:
-        """Raise a limit for one namespace. The catalog writes the audit entry, with the caller and
-        the person `by`."""
+    @ROUTES.add("PUT", _GRANT)
+    def grant_quota(self, namespace: str, kind: QuotaKind, body: arm.GrantBody) -> QuotaGrant:
+        """Raise a limit for one namespace. The audit entry has the caller and the person `by`."""
         self._permit(Action.GRANT_WRITE, namespace, kind)
         caller = names.quote_text(self._actor.name, most=64)
         grant = QuotaGrant(
             namespace=self._namespace(namespace).name,
             kind=kind,
-            value=value,
-            granted_by=f"{by} ({caller})" if by else caller,
+            value=body.value,
+            granted_by=f"{body.by} ({caller})" if body.by else caller,
             granted_ms=self._now_ms(),
-            note=note,
+            note=body.note,
         )
         self._catalog.put_quota_grant(grant)
         return grant
 
-    def withdraw(self, namespace: str, kind: QuotaKind) -> None:
+    @ROUTES.add("DELETE", _GRANT)
+    def withdraw_quota(self, namespace: str, kind: QuotaKind) -> None:
         """Raises NotFound when there is no such quota grant."""
         self._permit(Action.GRANT_DELETE, namespace, kind)
         self._namespace(namespace)
@@ -173,20 +215,27 @@ class ActivityOperations(OperationGroup):
             namespace, kind, by=names.quote_text(self._actor.name, most=64), now_ms=self._now_ms()
         )
 
-    def jobs(self) -> list[Job]:
+    @ROUTES.add("GET", f"{OWN}/jobs")
+    def list_jobs(self) -> list[JobStatus]:
         self._permit(Action.JOB_READ)
-        return self._context.jobs.list(now_ms=self._now_ms())
+        return [
+            JobStatus(**msgspec.structs.asdict(job), updated=format_time(job.updated_ms))
+            for job in self._context.jobs.list(now_ms=self._now_ms())
+        ]
 
-    def report_job(self, job: Job) -> None:
+    @ROUTES.add("PUT", _JOB)
+    def report_job(self, job: str, body: arm.JobBody) -> None:
         """Replace the job's last report. Only its first report is written to the audit log."""
-        self._permit(Action.JOB_REPORT, job.name)
-        if self._context.jobs.put(job, now_ms=self._now_ms()):
+        self._permit(Action.JOB_REPORT, job)
+        report = Job(name=job, **msgspec.structs.asdict(body))
+        if self._context.jobs.put(report, now_ms=self._now_ms()):
             self._record(
-                Action.JOB_REPORT, f"{names.quote_text(job.name)}: {names.quote_text(job.kind)}"
+                Action.JOB_REPORT, f"{names.quote_text(job)}: {names.quote_text(body.kind)}"
             )
 
-    def delete_job(self, name: str) -> None:
+    @ROUTES.add("DELETE", _JOB)
+    def delete_job(self, job: str) -> None:
         """Raises NotFound."""
-        self._permit(Action.JOB_DELETE, name)
-        self._context.jobs.delete(name)
-        self._record(Action.JOB_DELETE, names.quote_text(name))
+        self._permit(Action.JOB_DELETE, job)
+        self._context.jobs.delete(job)
+        self._record(Action.JOB_DELETE, names.quote_text(job))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 import msgspec
 
-from penstock.broker import Broker
+from penstock.broker import Broker, HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow
+from penstock.broker.seek import checkpoint_for_position
 from penstock.catalog.api import Catalog, UsageLedger
 from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import CAPTURE_JOB, JobRegistry
@@ -21,6 +23,7 @@ from penstock.management.permissions import (
     ProcessRole,
     Verified,
 )
+from penstock.management.router import OWN
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
@@ -36,6 +39,11 @@ from penstock.model.entities import (
 from penstock.model.errors import NotFound
 from penstock.model.metrics import MetricSeries
 from penstock.model.names import HubName, NamespaceName, RuleName
+from penstock.model.positions import Position
+
+# Paths of Penstock's own routes.
+OWN_NAMESPACE = OWN + "/namespaces/{namespace}"
+OWN_HUB = OWN_NAMESPACE + "/eventhubs/{hub}"
 
 
 class LinkView(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +261,23 @@ class OperationGroup:
                 f"'{names.quote_text(namespace)}'."
             )
         return hub
+
+    async def _checkpoints_at(
+        self, runtime: HubRuntime, position: Position, partition: str | None = None
+    ) -> list[Checkpoint]:
+        """The checkpoints at `position`, of one partition or of all. The log is read in a
+        thread."""
+        ids = runtime.partition_ids if partition is None else [partition]
+        indexes = [runtime.partition_index(partition_id) for partition_id in ids]
+        logs = [
+            (runtime.log(index), runtime.status(index), runtime.partition_ids[index])
+            for index in indexes
+        ]
+
+        def locate() -> list[Checkpoint]:
+            return [checkpoint_for_position(*log, position) for log in logs]
+
+        return await asyncio.get_running_loop().run_in_executor(self._context.reads, locate)
 
 
 def format_path(*parts: str | None) -> str:

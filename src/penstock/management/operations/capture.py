@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from penstock.broker.seek import checkpoint_for_position
 from penstock.capture.runs import RUNS_MAX, finish_run, plan_backfill
 from penstock.capture.status import (
     CaptureReport,
@@ -16,8 +16,10 @@ from penstock.capture.status import (
     RunAssignment,
 )
 from penstock.formats.positions import parse_log_position
-from penstock.management.operations.base import OperationGroup, format_path
+from penstock.management.operations.base import OWN_HUB, OperationGroup, format_path
 from penstock.management.permissions import Action
+from penstock.management.resources import ArmStruct, format_time
+from penstock.management.router import OWN, RouteTable
 from penstock.model import names
 from penstock.model.capture import CaptureRun
 from penstock.model.entities import Hub
@@ -26,32 +28,55 @@ from penstock.model.errors import NotAllowed
 _STORE_EVERY_MS = 15_000  # a run's progress: only a job that has lost its own state needs it
 
 
+ROUTES = RouteTable("captures")
+
+
+class BackfillRequest(ArmStruct):
+    since: Annotated[str, Meta(max_length=64, examples=["earliest"])] = "earliest"
+
+
+class CaptureRunsQuery(msgspec.Struct, frozen=True):
+    job: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class TimedCaptureStatus(CaptureStatus, frozen=True, kw_only=True):
+    updated: str
+
+
 class CaptureOperations(OperationGroup):
-    def list(self) -> Sequence[CaptureStatus]:
+    @ROUTES.add("GET", f"{OWN}/capture")
+    def list_captures(self) -> list[TimedCaptureStatus]:
         """The status of every hub that has a captureDescription."""
         self._permit(Action.CAPTURE_READ)
-        registry, now_ms = self._context.captures, self._now_ms()
-        return [
+        registry, broker, now_ms = self._context.captures, self._context.broker, self._now_ms()
+        statuses = [
             registry.status(
-                hub,
-                self._context.broker.hub(hub.namespace, hub.name).next_sequences(),
-                now_ms=now_ms,
+                hub, broker.hub(hub.namespace, hub.name).next_sequences(), now_ms=now_ms
             )
             for hub in self._hubs()
             if hub.capture_description is not None
         ]
+        return [
+            TimedCaptureStatus(
+                **msgspec.structs.asdict(status), updated=format_time(status.updated_ms)
+            )
+            for status in statuses
+        ]
 
-    def destinations(self) -> Sequence[DestinationSummary]:
+    @ROUTES.add("GET", f"{OWN}/captureDestinations")
+    def list_capture_destinations(self) -> list[DestinationSummary]:
+        """The destinations that `storageAccountResourceId` may name."""
         self._permit(Action.CAPTURE_READ)
         return self._context.captures.summarize_destinations()
 
-    def runs(self, job: str | None = None) -> Sequence[RunAssignment]:
+    @ROUTES.add("GET", f"{OWN}/captureRuns")
+    def list_capture_runs(self, query: CaptureRunsQuery) -> list[RunAssignment]:
         """All unfinished runs. A job gives its id and holds the claim from then on; raises
         AlreadyExists while another job holds it."""
         self._permit(Action.CAPTURE_RUN)
         registry = self._context.captures
-        if job is not None:
-            registry.claim(job, now_ms=self._now_ms())
+        if query.job is not None:
+            registry.claim(query.job, now_ms=self._now_ms())
         return [
             RunAssignment(
                 namespace=hub.namespace,
@@ -67,10 +92,13 @@ class CaptureOperations(OperationGroup):
             for run in capture.runs
         ]
 
-    def report(self, namespace: str, name: str, report: CaptureReport) -> None:
+    @ROUTES.add("PUT", f"{OWN_HUB}/capture")
+    def report_capture(self, namespace: str, hub: str, body: CaptureReport) -> None:
         """Replace the job's last report on a run. The first one is recorded in the audit log."""
-        self._permit(Action.CAPTURE_RUN, namespace, name)
-        hub = self._hub(namespace, name)
+        self._permit(Action.CAPTURE_RUN, namespace, hub)
+        self._store_report(self._hub(namespace, hub), body)
+
+    def _store_report(self, hub: Hub, report: CaptureReport) -> None:
         registry, now_ms = self._context.captures, self._now_ms()
         if registry.put(hub, report, now_ms=now_ms):
             path = format_path(hub.namespace, hub.name)
@@ -96,30 +124,24 @@ class CaptureOperations(OperationGroup):
             new = msgspec.structs.replace(run, reached=report.reached)
             self._put_runs(hub, [new if other is run else other for other in capture.runs])
 
-    async def backfill(self, namespace: str, name: str, since: str) -> Mapping[str, int]:
+    @ROUTES.add("POST", f"{OWN_HUB}/capture/backfill")
+    async def backfill_capture(
+        self, namespace: str, hub: str, body: BackfillRequest
+    ) -> list[dict[str, Any]]:
         """Capture the retained events from `since` (earliest, a sequence number, an ISO time) on
         that precede the current run and were never captured. Returns their number per partition.
         Raises NotAllowed when Capture is off."""
-        self._permit(Action.CAPTURE_BACKFILL, namespace, name)
-        self._hub(namespace, name)
-        position = parse_log_position(since)
-        runtime = self._context.broker.hub(namespace, name)
-        partitions = [
-            (runtime.log(index), runtime.status(index), partition)
-            for index, partition in enumerate(runtime.partition_ids)
-        ]
-
-        def locate() -> dict[str, int]:
-            checkpoints = [checkpoint_for_position(*each, position) for each in partitions]
-            return {each.partition_id: each.sequence_number + 1 for each in checkpoints}
-
-        loop = asyncio.get_running_loop()
-        starts = await loop.run_in_executor(self._context.reads, locate)
-        hub = self._hub(namespace, name)
-        capture = hub.capture
+        self._permit(Action.CAPTURE_BACKFILL, namespace, hub)
+        self._hub(namespace, hub)
+        position = parse_log_position(body.since)
+        runtime = self._context.broker.hub(namespace, hub)
+        checkpoints = await self._checkpoints_at(runtime, position)
+        starts = {each.partition_id: each.sequence_number + 1 for each in checkpoints}
+        entity = self._hub(namespace, hub)
+        capture = entity.capture
         if all(run.is_over for run in capture.runs):
             raise NotAllowed(
-                f"Capture of '{names.quote_text(name)}' is off: switch it on before its history is "
+                f"Capture of '{names.quote_text(hub)}' is off: switch it on before its history is "
                 "captured."
             )
         new_runs = plan_backfill(
@@ -127,24 +149,27 @@ class CaptureOperations(OperationGroup):
             starts,
             new_id=self._context.new_hub_id,
             at_ms=self._now_ms(),
-            created_ms=hub.created_ms,
+            created_ms=entity.created_ms,
         )
         if len(new_runs) + len(capture.runs) > RUNS_MAX:
             raise NotAllowed(
-                f"Capture of '{names.quote_text(name)}' has {len(capture.runs)} unfinished runs, "
+                f"Capture of '{names.quote_text(hub)}' has {len(capture.runs)} unfinished runs, "
                 f"and this backfill needs {len(new_runs)} more: {RUNS_MAX} are allowed. Try again "
                 "when 'penstock capture status' shows no backlog."
             )
         self._record(
             Action.CAPTURE_BACKFILL,
-            f"{format_path(hub.namespace, hub.name)}: from {names.quote_text(since)}",
+            f"{format_path(entity.namespace, entity.name)}: from {names.quote_text(body.since)}",
         )
         if new_runs:
-            self._put_runs(hub, [*new_runs, *capture.runs])
-        return {
-            key: sum(run.stops[key] - run.starts[key] for run in new_runs if run.stops is not None)
+            self._put_runs(entity, [*new_runs, *capture.runs])
+        return [
+            {
+                "partition": key,
+                "events": sum(run.stops[key] - run.starts[key] for run in new_runs if run.stops),
+            }
             for key in starts
-        }
+        ]
 
     def _put_runs(self, hub: Hub, runs: Sequence[CaptureRun]) -> None:
         capture = msgspec.structs.replace(hub.capture, runs=[*runs])

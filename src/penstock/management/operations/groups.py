@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from penstock.broker import HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.broker.seek import checkpoint_for_position
 from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
-from penstock.management.operations.base import OperationGroup, format_path
+from penstock.management.operations.base import (
+    OWN_HUB,
+    OWN_NAMESPACE,
+    OperationGroup,
+    format_path,
+)
 from penstock.management.permissions import Action
+from penstock.management.resources import SeekBody
+from penstock.management.router import RouteTable
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.entities import ConsumerGroup, Hub
 from penstock.model.errors import NotFound
-from penstock.model.positions import Position
 
 # Event processors renew their leases every 10 to 30 seconds. An older lease without a connected
 # reader belongs to a processor that has ended.
 LEASE_FRESH_MS = 60_000
-_TO_MAX = 64  # characters
-_SEQUENCE_MAX = 2**63 - 1
+
+ROUTES = RouteTable("groups")
+
+
+class LagQuery(msgspec.Struct, frozen=True):
+    group: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class MovedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +88,13 @@ class ConsumerGroupOperations(OperationGroup):
         self._catalog.delete_group(namespace, hub, name)
         self._record(Action.GROUP_DELETE, format_path(group.namespace, group.hub, group.name))
 
-    async def lag(
-        self, namespace: str, hub: str | None = None, group: str | None = None
+    @ROUTES.add("GET", f"{OWN_NAMESPACE}/lag")
+    @ROUTES.add("GET", f"{OWN_HUB}/lag", name="list_hub_lag")
+    async def list_lag(
+        self, namespace: str, hub: str | None = None, *, query: LagQuery
     ) -> Sequence[LagRow]:
         """The lag of one hub or of all hubs of the namespace, of one group or of all."""
+        group = query.group
         self._permit(Action.GROUP_READ, namespace, hub, group)
         self._namespace(namespace)
         hubs = self._catalog.hubs(namespace) if hub is None else [self._hub(namespace, hub)]
@@ -94,61 +107,35 @@ class ConsumerGroupOperations(OperationGroup):
             return rows
         return [row for row in rows if names.fold_name(row.group) == names.fold_name(group)]
 
-    async def seek(
-        self,
-        namespace: str,
-        hub: str,
-        group: str,
-        to: str,
-        *,
-        partition: str | None = None,
-        dry_run: bool = False,
-        force: bool = False,
+    @ROUTES.add("POST", OWN_HUB + "/consumergroups/{group}/seek")
+    async def seek_consumer_group(
+        self, namespace: str, hub: str, group: str, body: SeekBody
     ) -> Sequence[MovedCheckpoint]:
         """Move the checkpoints of one partition or of all so that the group reads `to` next:
         'earliest', 'latest', a sequence number or an ISO 8601 time. Raises GroupInUse while an
         event processor holds a lease, unless `force` is set: the processor would overwrite the
         checkpoint."""
-        action = Action.GROUP_READ if dry_run else Action.GROUP_SEEK
+        action = Action.GROUP_READ if body.dry_run else Action.GROUP_SEEK
         entity = self._find_hub(action, namespace, hub, group)
         group = self._group(namespace, hub, group).name
-        position = parse_log_position(to)
+        position = parse_log_position(body.to)
         runtime = self._context.broker.hub(namespace, hub)
-        indexes = (
-            range(runtime.partition_count)
-            if partition is None
-            else [runtime.partition_index(partition)]
-        )
-        targets = await self._targets(runtime, indexes, position)
+        targets = await self._checkpoints_at(runtime, position, body.partition)
         moved = self._moved_checkpoints(entity, group, targets)
-        if dry_run:
+        if body.dry_run:
             return moved
-        if not force:
+        if not body.force:
             self._refuse_in_use(runtime, group, {target.partition_id for target in targets})
         # Nothing is awaited between the check and this call, so no processor claims a partition.
         await self._context.checkpoints.save(entity.id, group, targets)
-        where = "all partitions" if partition is None else f"partition {partition}"
-        how = ", forced" if force else ""
+        where = "all partitions" if body.partition is None else f"partition {body.partition}"
+        how = ", forced" if body.force else ""
         self._record(
             Action.GROUP_SEEK,
             f"{format_path(entity.namespace, entity.name, group)}: {where} to "
-            f"{names.quote_text(to)}{how}",
+            f"{names.quote_text(body.to)}{how}",
         )
         return moved
-
-    async def _targets(
-        self, runtime: HubRuntime, indexes: Sequence[int], position: Position
-    ) -> Sequence[Checkpoint]:
-        """The checkpoints at `position`. The log is read in a thread."""
-        partitions = [
-            (runtime.log(index), runtime.status(index), runtime.partition_ids[index])
-            for index in indexes
-        ]
-
-        def locate() -> Sequence[Checkpoint]:
-            return [checkpoint_for_position(*partition, position) for partition in partitions]
-
-        return await asyncio.get_running_loop().run_in_executor(self._context.reads, locate)
 
     def _moved_checkpoints(
         self, hub: Hub, group: str, targets: Sequence[Checkpoint]

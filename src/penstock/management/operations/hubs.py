@@ -10,26 +10,19 @@ import msgspec
 from penstock.capture.description import check_description, parse_description
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.runs import RUNS_MAX, add_location, end_run, start_run
-from penstock.management.operations.base import OperationGroup, format_path
+from penstock.management import resources as arm
+from penstock.management.operations.base import OWN_HUB, OperationGroup, format_path
 from penstock.management.permissions import Action
+from penstock.management.router import RouteTable
 from penstock.model import limits, names
 from penstock.model.capture import HubCapture
 from penstock.model.entities import Hub, HubStatus, RevokedPublisher
 from penstock.model.errors import ArgumentError, NotAllowed
 
 _HOURS_PER_DAY = 24
+_PUBLISHER = OWN_HUB + "/revokedPublishers/{publisher}"
 
-
-class HubRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested state of a hub. None leaves a field unchanged; a new hub gets the default."""
-
-    partition_count: int | None = None
-    retention_days: int | None = None
-    retention_hours: int | None = None
-    cleanup_policy: str | None = None
-    status: str | None = None
-    user_metadata: str | None = None
-    capture: Mapping[str, Any] | None = None
+ROUTES = RouteTable("hubs")
 
 
 class HubOperations(OperationGroup):
@@ -42,7 +35,7 @@ class HubOperations(OperationGroup):
         """Raises NotFound."""
         return self._find_hub(Action.HUB_READ, namespace, name)
 
-    def put(self, namespace: str, name: str, request: HubRequest) -> Hub:
+    def put(self, namespace: str, name: str, body: arm.HubBody) -> Hub:
         """Create or change it. NotAllowed for another partition count: it is fixed at creation.
         ArgumentError for Capture to a destination that the configuration does not name."""
         self._permit(Action.HUB_WRITE, namespace, name)
@@ -57,7 +50,7 @@ class HubOperations(OperationGroup):
             created_ms=now_ms,
             updated_ms=now_ms,
         )
-        wanted = _apply_request(blank, request, now_ms, is_new=old is None)
+        wanted = _apply_request(blank, body, now_ms, is_new=old is None)
         self._check_destination(wanted, old)
         is_enabled = wanted.capture.is_enabled
         if is_enabled != (old is not None and old.capture.is_enabled):
@@ -114,31 +107,34 @@ class HubOperations(OperationGroup):
         self._catalog.delete_hub(namespace, name)
         self._record(Action.HUB_DELETE, format_path(hub.namespace, hub.name))
 
+    @ROUTES.add("GET", f"{OWN_HUB}/revokedPublishers")
     def list_revoked_publishers(self, namespace: str, hub: str) -> Sequence[RevokedPublisher]:
         self._find_hub(Action.PUBLISHER_READ, namespace, hub)
         return self._catalog.revoked_publishers(namespace, hub)
 
-    def revoke_publisher(self, namespace: str, hub: str, name: str) -> RevokedPublisher:
+    @ROUTES.add("PUT", _PUBLISHER)
+    def revoke_publisher(self, namespace: str, hub: str, publisher: str) -> RevokedPublisher:
         """Refuse events of the publisher and close its links. A second call changes nothing."""
-        parent = self._find_hub(Action.PUBLISHER_REVOKE, namespace, hub, name)
-        existing = self._catalog.revoked_publisher(namespace, hub, name)
+        parent = self._find_hub(Action.PUBLISHER_REVOKE, namespace, hub, publisher)
+        existing = self._catalog.revoked_publisher(namespace, hub, publisher)
         if existing is not None:
             return existing
         revoked = RevokedPublisher(
             namespace=parent.namespace,
             hub=parent.name,
-            name=names.publisher_name(name),
+            name=names.publisher_name(publisher),
             revoked_ms=self._now_ms(),
         )
         self._catalog.put_revoked_publisher(revoked)
-        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, name))
+        self._record(Action.PUBLISHER_REVOKE, format_path(parent.namespace, parent.name, publisher))
         return revoked
 
-    def resume_publisher(self, namespace: str, hub: str, name: str) -> None:
+    @ROUTES.add("DELETE", _PUBLISHER)
+    def resume_publisher(self, namespace: str, hub: str, publisher: str) -> None:
         """Raises NotFound when the publisher is not revoked."""
-        parent = self._find_hub(Action.PUBLISHER_RESUME, namespace, hub, name)
-        self._catalog.delete_revoked_publisher(namespace, hub, name)
-        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, name))
+        parent = self._find_hub(Action.PUBLISHER_RESUME, namespace, hub, publisher)
+        self._catalog.delete_revoked_publisher(namespace, hub, publisher)
+        self._record(Action.PUBLISHER_RESUME, format_path(parent.namespace, parent.name, publisher))
 
 
 def to_days(hours: int) -> int:
@@ -146,26 +142,40 @@ def to_days(hours: int) -> int:
     return -(-hours // _HOURS_PER_DAY)
 
 
-def _apply_request(old: Hub, request: HubRequest, now_ms: int, *, is_new: bool) -> Hub:
-    if request.capture is not None:
-        old = old.replace_capture(_change_description(old.capture, request.capture))
-    if request.cleanup_policy not in (None, "Delete"):
+def _apply_request(old: Hub, body: arm.HubBody, now_ms: int, *, is_new: bool) -> Hub:
+    request = body.properties or arm.HubBodyProperties()
+    retention = request.retention_description or arm.RetentionDescription()
+    timestamp = request.message_timestamp_description or arm.TimestampDescription()
+    if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
         raise NotAllowed(
-            "retentionDescription.cleanupPolicy is "
-            f"'{names.quote_text(str(request.cleanup_policy))}': "
-            "only Delete is supported."
+            "messageTimestampDescription.timestampType: only LogAppend is supported: events "
+            "have the time at which they were stored."
         )
+    if retention.tombstone_retention_time_in_hours:
+        raise NotAllowed(
+            "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
+            "which is not supported."
+        )
+    if retention.cleanup_policy not in (None, "Delete"):
+        policy = names.quote_text(str(retention.cleanup_policy))
+        raise NotAllowed(
+            f"retentionDescription.cleanupPolicy is '{policy}': only Delete is supported."
+        )
+    if request.capture_description is not None:
+        old = old.replace_capture(_change_description(old.capture, request.capture_description))
+    changes: dict[str, Any] = {
+        "partition_count": request.partition_count,
+        "status": None if request.status is None else _checked_status(request.status),
+        "user_metadata": request.user_metadata,
+    }
+    hours = retention.retention_time_in_hours
     return msgspec.structs.replace(
         old,
-        partition_count=(
-            old.partition_count if request.partition_count is None else request.partition_count
-        ),
-        retention_hours=_retention_hours(old, request, is_new=is_new),
-        status=old.status if request.status is None else _checked_status(request.status),
-        user_metadata=(
-            old.user_metadata if request.user_metadata is None else request.user_metadata
+        retention_hours=_retention_hours(
+            old, request.message_retention_in_days, hours, is_new=is_new
         ),
         updated_ms=now_ms,
+        **{field: value for field, value in changes.items() if value is not None},
     )
 
 
@@ -187,10 +197,9 @@ def _change_description(capture: HubCapture, request: Mapping[str, Any]) -> HubC
     return msgspec.structs.replace(capture, description=description, places=places)
 
 
-def _retention_hours(old: Hub, request: HubRequest, *, is_new: bool) -> int:
+def _retention_hours(old: Hub, days: int | None, hours: int | None, *, is_new: bool) -> int:
     """Two fields for one thing: a client that reads, changes one and writes both back means the
     one that it changed."""
-    days, hours = request.retention_days, request.retention_hours
     if not is_new:
         days = None if days == to_days(old.retention_hours) else days
         hours = None if hours == old.retention_hours else hours

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.management import resources as arm
 from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action
 from penstock.model import limits, names, quotas
@@ -28,6 +29,21 @@ _TAGS_MAX = 50
 _TAG_NAME_MAX = 512
 _TAG_VALUE_MAX = 256
 _LOCATION_MAX = 64
+# Stored and reported, without an effect.
+_STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
+# Properties of a namespace that the service does not implement: name, values that ask for nothing,
+# and the text of the refusal. A client would rely on a setting that is stored and reported.
+_REFUSED_PROPERTIES = (
+    ("disableLocalAuth", (), "is not supported: shared access policies are the only credentials."),
+    ("publicNetworkAccess", ("Enabled",), "can only be Enabled; see --host of serve."),
+    ("encryption", (), "with own keys is not supported; encrypt the data directory."),
+    ("minimumTlsVersion", ("1.0", "1.1", "1.2"), "is always 1.2, and 1.3 cannot be demanded."),
+    ("geoDataReplication", (), "is not supported: the data is in one directory."),
+    ("zoneRedundant", (), "can only be false: the data is in one directory."),
+    ("ipAddressType", ("IPv4",), "can only be IPv4; see --host of serve."),
+    ("privateEndpointConnections", (), "are not supported; see --host of serve."),
+    ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
+)
 
 
 class ResourceScope(msgspec.Struct, frozen=True):
@@ -37,27 +53,6 @@ class ResourceScope(msgspec.Struct, frozen=True):
 
     subscription: str = DEFAULT_SUBSCRIPTION
     resource_group: str = DEFAULT_RESOURCE_GROUP
-
-
-class NamespaceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested state of a namespace; None leaves a field unchanged.
-
-    `capacity` is `sku.capacity` and may repeat what the API reports (0 for unlimited units), which
-    changes nothing. `units` is the number in `properties.throughputUnits`, `unlimited` its other
-    value: units are counted and not enforced. A new number wins over `unlimited`. `limit_set` may
-    only repeat the one that the namespace has.
-    """
-
-    sku: str | None = None
-    capacity: int | None = None
-    units: int | None = None
-    unlimited: bool | None = None
-    auto_inflate: bool | None = None
-    maximum_units: int | None = None
-    location: str | None = None
-    tags: Mapping[str, str] | None = None
-    limit_set: str | None = None
-    stored: Mapping[str, Any] = {}  # properties that are stored and reported, without an effect
 
 
 class NamespaceOperations(OperationGroup):
@@ -91,22 +86,28 @@ class NamespaceOperations(OperationGroup):
         return None
 
     def put(
-        self, name: str, request: NamespaceRequest, scope: ResourceScope | None = None
+        self, name: str, body: arm.NamespaceBody, scope: ResourceScope | None = None
     ) -> tuple[Namespace, bool]:
         """Create or change the namespace. Returns it, and True when it is new. A new namespace gets
-        its root policy."""
+        its root policy.
+
+        `sku.capacity` may repeat what the API reports (0 for unlimited units), which changes
+        nothing. `throughputUnits` is a number, or 'unlimited': units are counted and not enforced.
+        A new number wins over 'unlimited'. `limits` may only repeat those of the namespace. Raises
+        NotAllowed for what the service does not do.
+        """
         old = self._catalog.namespace(name)
         action = Action.NAMESPACE_CREATE if old is None else Action.NAMESPACE_UPDATE
         self._permit(action, name)
         if old is None:
-            new = self._create(name, request, scope or ResourceScope())
+            new = self._create(name, body, scope or ResourceScope())
         else:
             if scope is not None and not is_at(old, scope):
                 raise AlreadyExists(
                     f"The namespace '{names.quote_text(name)}' exists already in another resource "
                     "group: its name is a host name, which exists only once."
                 )
-            new = self._apply_request(old, request)
+            new = self._apply_request(old, body)
         if old is None or msgspec.structs.replace(new, updated_ms=old.updated_ms) != old:
             self._catalog.put_namespace(new, audit=self._entry(action, _describe_namespace(new)))
         if old is None:
@@ -125,48 +126,65 @@ class NamespaceOperations(OperationGroup):
         """The units that the traffic of the current hour needed, at least 1."""
         return max(1, self._context.units_needed(namespace.name))
 
-    def _create(self, name: str, request: NamespaceRequest, scope: ResourceScope) -> Namespace:
+    def _create(self, name: str, body: arm.NamespaceBody, scope: ResourceScope) -> Namespace:
         now_ms = self._now_ms()
+        is_unlimited = body.properties is not None and body.properties.is_unlimited
         blank = Namespace(
             name=names.namespace_name(name),
             created_ms=now_ms,
             updated_ms=now_ms,
             # Azure's default. Only `serve` creates unlimited namespaces by default.
-            throughput_units=None if request.unlimited else limits.THROUGHPUT_UNITS_MIN,
+            throughput_units=None if is_unlimited else limits.THROUGHPUT_UNITS_MIN,
             limits=self._context.limit_set,
             metadata={
                 "subscription": _check_part("subscription id", scope.subscription),
                 "resourceGroup": _check_part("resource group", scope.resource_group),
             },
         )
-        return self._apply_request(blank, request)
+        return self._apply_request(blank, body)
 
-    def _apply_request(self, old: Namespace, request: NamespaceRequest) -> Namespace:
+    def _apply_request(self, old: Namespace, body: arm.NamespaceBody) -> Namespace:
+        sku, properties = body.sku or arm.Sku(), body.properties or arm.NamespaceBodyProperties()
+        values = msgspec.to_builtins(properties)
+        _check_supported(body, values)
         metadata = dict(old.metadata)
         tier = old.tier
-        if request.sku is not None:
-            sku = _check_sku(request.sku)
-            metadata["sku"] = sku
-            tier = Tier.DEDICATED if sku == "Premium" else Tier.STANDARD
-        if request.location is not None:
-            metadata["location"] = _check_location(old, request.location)
-        if request.tags is not None:
-            metadata["tags"] = _check_tags(request.tags)
-        if request.stored:
-            metadata["properties"] = old.metadata.get("properties", {}) | dict(request.stored)
-        if request.limit_set not in (None, old.limits.value):
+        sku_name = sku.name or sku.tier
+        if sku_name is not None:
+            metadata["sku"] = _check_sku(sku_name)
+            tier = Tier.DEDICATED if metadata["sku"] == "Premium" else Tier.STANDARD
+        if body.location is not None:
+            metadata["location"] = _check_location(old, body.location)
+        if body.tags is not None:
+            metadata["tags"] = _check_tags(body.tags)
+        stored = {name: values[name] for name in _STORED_PROPERTIES if name in values}
+        if stored:
+            metadata["properties"] = old.metadata.get("properties", {}) | stored
+        if properties.limits not in (None, old.limits.value):
             raise NotAllowed(
-                f"limits is '{names.quote_text(request.limit_set)}': the namespace has the limits "
+                f"limits is '{names.quote_text(properties.limits)}': the namespace has the limits "
                 f"'{old.limits.value}'. They are set in the configuration of the service."
             )
-        units = _units(old, request)
+        units = _units(old, sku.capacity, properties)
         return msgspec.structs.replace(
             old,
             updated_ms=self._now_ms(),
             tier=tier,
             throughput_units=units,
-            maximum_throughput_units=_maximum_units(old, request, units),
+            maximum_throughput_units=_maximum_units(old, properties, units),
             metadata=metadata,
+        )
+
+
+def _check_supported(body: arm.NamespaceBody, values: Mapping[str, Any]) -> None:
+    """Raises NotAllowed for properties, by their names on the wire, that are not implemented."""
+    for name, allowed, text in _REFUSED_PROPERTIES:
+        if values.get(name) and values[name] not in allowed:
+            raise NotAllowed(f"{name} {text}")
+    if (body.identity or {}).get("type") not in (None, "None"):
+        raise NotAllowed(
+            "identity is not supported: a namespace has no managed identity. The credentials of "
+            "Capture's destinations are in the configuration of the service."
         )
 
 
@@ -203,10 +221,13 @@ def capacity_of(namespace: Namespace) -> int:
     return namespace.throughput_units or 0
 
 
-def _units(old: Namespace, request: NamespaceRequest) -> int | None:
-    number = None if request.capacity == capacity_of(old) else request.capacity
-    if number is None and request.units != old.throughput_units:
-        number = request.units
+def _units(
+    old: Namespace, capacity: int | None, properties: arm.NamespaceBodyProperties
+) -> int | None:
+    units = properties.throughput_units
+    number = None if capacity == capacity_of(old) else capacity
+    if number is None and isinstance(units, int) and units != old.throughput_units:
+        number = units
     if number == 0:
         raise ArgumentOutOfRange(
             f"sku.capacity is 0: {quotas.UNITS_TEXT} are allowed. 0 is reported for unlimited "
@@ -214,30 +235,36 @@ def _units(old: Namespace, request: NamespaceRequest) -> int | None:
         )
     if number is not None:
         return number
-    return None if request.unlimited else old.throughput_units
+    return None if properties.is_unlimited else old.throughput_units
 
 
-def _maximum_units(old: Namespace, request: NamespaceRequest, units: int | None) -> int | None:
+def _maximum_units(
+    old: Namespace, properties: arm.NamespaceBodyProperties, units: int | None
+) -> int | None:
     """The maximum of auto-inflate, None when it is off; `units` is the new number of units. Azure's
     clients write 0 and off together. Stored values that a request repeats are not checked again."""
-    if request.auto_inflate is False:
-        if request.maximum_units and request.maximum_units != old.maximum_throughput_units:
+    requested, auto_inflate = (
+        properties.maximum_throughput_units,
+        properties.is_auto_inflate_enabled,
+    )
+    if auto_inflate is False:
+        if requested and requested != old.maximum_throughput_units:
             raise ArgumentError(
-                f"maximumThroughputUnits is {request.maximum_units} and isAutoInflateEnabled is "
+                f"maximumThroughputUnits is {requested} and isAutoInflateEnabled is "
                 "false: set isAutoInflateEnabled to true, or leave the maximum out."
             )
         return None
     maximum = old.maximum_throughput_units
-    if request.maximum_units is not None:
-        maximum = request.maximum_units or None
+    if requested is not None:
+        maximum = requested or None
     if maximum is None:
-        if request.auto_inflate:
+        if auto_inflate:
             raise ArgumentError(
                 "isAutoInflateEnabled is true without maximumThroughputUnits: name the number of "
                 "units up to which they may be raised."
             )
         return None
-    if old.maximum_throughput_units is None and not request.auto_inflate:
+    if old.maximum_throughput_units is None and not auto_inflate:
         raise ArgumentError(
             f"maximumThroughputUnits is {maximum} and auto-inflate is off: set "
             "isAutoInflateEnabled to true as well."

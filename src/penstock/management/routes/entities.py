@@ -6,26 +6,28 @@ Responses have the shape of api-version 2024-01-01 (protocol.md 7.3).
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from penstock.management import resources as arm
-from penstock.management.operations.hubs import HubRequest, to_days
+from penstock.management.operations import Operations
+from penstock.management.operations.base import ManagementContext
+from penstock.management.operations.hubs import to_days
 from penstock.management.operations.namespaces import (
     DEFAULT_LOCATION,
-    NamespaceRequest,
     ResourceScope,
     capacity_of,
     scope_of,
     sku_of,
 )
 from penstock.management.operations.rules import rights_texts
-from penstock.management.resources import Page
-from penstock.management.routes.router import ApiRequest, PageQuery, RouteTable
+from penstock.management.permissions import Actor
+from penstock.management.resources import format_time
+from penstock.management.router import OWN, RouteTable, ServiceEndpoints
 from penstock.model.entities import (
     AuthorizationRule,
     ConsumerGroup,
@@ -34,7 +36,7 @@ from penstock.model.entities import (
     Right,
     Secret,
 )
-from penstock.model.errors import ArgumentError, NotAllowed, NotFound
+from penstock.model.errors import ArgumentError, NotFound
 
 PROVIDER = "Microsoft.EventHub"
 SUBSCRIPTION = "/subscriptions/{subscription}"
@@ -45,37 +47,58 @@ HUB = NAMESPACE + "/eventhubs/{hub}"
 _GROUP = HUB + "/consumergroups/{group}"
 _NAMESPACE_RULE = NAMESPACE + "/authorizationRules/{rule}"
 _HUB_RULE = HUB + "/authorizationRules/{rule}"
-_TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
-# Stored and reported, without an effect.
-_STORED_PROPERTIES = ("kafkaEnabled", "clusterArmId", "alternateName")
-# Properties of a namespace that the service does not implement: name, values that ask for nothing,
-# and the text of the refusal. A client would rely on a setting that is stored and reported.
-_REFUSED_PROPERTIES = (
-    ("disableLocalAuth", (), "is not supported: shared access policies are the only credentials."),
-    ("publicNetworkAccess", ("Enabled",), "can only be Enabled; see --host of serve."),
-    ("encryption", (), "with own keys is not supported; encrypt the data directory."),
-    ("minimumTlsVersion", ("1.0", "1.1", "1.2"), "is always 1.2, and 1.3 cannot be demanded."),
-    ("geoDataReplication", (), "is not supported: the data is in one directory."),
-    ("zoneRedundant", (), "can only be false: the data is in one directory."),
-    ("ipAddressType", ("IPv4",), "can only be IPv4; see --host of serve."),
-    ("privateEndpointConnections", (), "are not supported; see --host of serve."),
-    ("status", ("Active",), "of a namespace cannot change. Disable its event hubs."),
-)
+_PAGE_MAX = 1_000_000
 
+T = TypeVar("T")
 ROUTES = RouteTable()
 
 
-class ParentNamespace:
-    """The namespace in a request's path. It exists, in the resource group of the path."""
+class ApiRequest:
+    """One request: the operations of its actor, and the names in its path."""
 
-    def __init__(self, request: ApiRequest) -> None:
-        """Raises NotFound."""
-        self.operations = request.operations
-        self.scope = request.scope
-        self.entity = self.operations.namespaces.show(request.names["namespace"], self.scope)
-        self.name = self.entity.name
-        self.id = _namespace_id(self.entity, self.scope)
-        self.location = _location(self.entity)
+    def __init__(
+        self,
+        context: ManagementContext,
+        actor: Actor,
+        endpoints: ServiceEndpoints,
+        path_names: dict[str, str],
+    ) -> None:
+        self.operations = Operations(context, actor)
+        self.endpoints = endpoints
+        self.names = path_names
+        self.status: int | None = None  # set by a handler that has several; else the route's first
+
+    @property
+    def scope(self) -> ResourceScope:
+        return ResourceScope(self.names["subscription"], self.names.get("resource_group", ""))
+
+    @cached_property
+    def namespace(self) -> Namespace:
+        """The namespace in the path. It exists, in the resource group of the path. Raises
+        NotFound."""
+        return self.operations.namespaces.show(self.names["namespace"], self.scope)
+
+    @property
+    def namespace_id(self) -> str:
+        return _namespace_id(self.namespace, self.scope)
+
+    @property
+    def location(self) -> str:
+        return _location(self.namespace)
+
+    def path(self, *parts: str) -> tuple[Any, ...]:
+        """The name of the namespace, which exists, and these other names in the path; None for a
+        hub in the path of a namespace's rule."""
+        return self.namespace.name, *(self.names.get(part) for part in parts)
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    skip: Annotated[int, Meta(ge=0, le=_PAGE_MAX)] = msgspec.field(name="$skip", default=0)
+    top: Annotated[int, Meta(ge=1, le=_PAGE_MAX)] | None = msgspec.field(name="$top", default=None)
+
+    def select(self, values: list[T]) -> list[T]:
+        end = None if self.top is None else self.skip + self.top
+        return values[self.skip : end]
 
 
 def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object) -> None:
@@ -91,37 +114,41 @@ def _delete(request: ApiRequest, delete: Callable[..., None], *arguments: object
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/providers/{PROVIDER}/namespaces")
 @ROUTES.add("GET", NAMESPACES, name="list_namespaces_of_resource_group")
-async def list_namespaces(request: ApiRequest, query: PageQuery) -> Page[arm.NamespaceResource]:
+def list_namespaces(request: ApiRequest, query: PageQuery) -> list[arm.NamespaceResource]:
     scope = request.scope
     namespaces = request.operations.namespaces.list(scope)
-    return query.page([namespace_resource(request, entity, scope) for entity in namespaces])
+    return query.select([_namespace_resource(request, entity, scope) for entity in namespaces])
+
+
+@ROUTES.add("GET", f"{OWN}/namespaces")
+def list_all_namespaces(request: ApiRequest) -> list[arm.NamespaceResource]:
+    """The namespaces of every subscription and resource group."""
+    namespaces = request.operations.namespaces.list()
+    return [_namespace_resource(request, entity, None) for entity in namespaces]
 
 
 @ROUTES.add("GET", NAMESPACE)
-async def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
-    parent = ParentNamespace(request)
-    return namespace_resource(request, parent.entity, parent.scope)
+def get_namespace(request: ApiRequest) -> arm.NamespaceResource:
+    return _namespace_resource(request, request.namespace, request.scope)
 
 
 @ROUTES.add("PUT", NAMESPACE, statuses=(200, 201))
-async def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+def put_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
     """The operation is complete when this answers: `provisioningState` is Succeeded."""
     scope = request.scope
-    namespace, is_new = request.operations.namespaces.put(
-        request.names["namespace"], _namespace_request(body), scope
-    )
+    namespace, is_new = request.operations.namespaces.put(request.names["namespace"], body, scope)
     request.status = 201 if is_new else 200
-    return namespace_resource(request, namespace, scope)
+    return _namespace_resource(request, namespace, scope)
 
 
 @ROUTES.add("PATCH", NAMESPACE)
-async def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
-    ParentNamespace(request)
-    return await put_namespace(request, body)
+def update_namespace(request: ApiRequest, body: arm.NamespaceBody) -> arm.NamespaceResource:
+    request.path()  # raises NotFound
+    return put_namespace(request, body)
 
 
 @ROUTES.add("DELETE", NAMESPACE, statuses=(200, 204))
-async def delete_namespace(request: ApiRequest) -> None:
+def delete_namespace(request: ApiRequest) -> None:
     namespaces = request.operations.namespaces
     _delete(request, namespaces.delete, request.names["namespace"], request.scope)
 
@@ -130,67 +157,54 @@ async def delete_namespace(request: ApiRequest) -> None:
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/eventhubs")
-async def list_event_hubs(request: ApiRequest, query: PageQuery) -> Page[arm.EventHubResource]:
-    parent = ParentNamespace(request)
-    hubs = parent.operations.hubs.list(parent.name)
-    return query.page([_hub_resource(hub, parent) for hub in hubs])
+def list_event_hubs(request: ApiRequest, query: PageQuery) -> list[arm.EventHubResource]:
+    hubs = request.operations.hubs.list(*request.path())
+    return query.select([_hub_resource(hub, request) for hub in hubs])
 
 
 @ROUTES.add("GET", HUB)
-async def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
-    parent = ParentNamespace(request)
-    return _hub_resource(parent.operations.hubs.show(parent.name, request.names["hub"]), parent)
+def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
+    return _hub_resource(request.operations.hubs.show(*request.path("hub")), request)
 
 
 @ROUTES.add("PUT", HUB)
-async def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
-    parent = ParentNamespace(request)
-    hub = parent.operations.hubs.put(parent.name, request.names["hub"], _hub_request(body))
-    return _hub_resource(hub, parent)
+def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
+    namespace, hub = request.path("hub")
+    return _hub_resource(request.operations.hubs.put(namespace, hub, body), request)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
-async def delete_event_hub(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    _delete(request, parent.operations.hubs.delete, parent.name, request.names["hub"])
+def delete_event_hub(request: ApiRequest) -> None:
+    _delete(request, request.operations.hubs.delete, *request.path("hub"))
 
 
 # --- consumer groups ------------------------------------------------------------------------------
 
 
 @ROUTES.add("GET", f"{HUB}/consumergroups")
-async def list_consumer_groups(
-    request: ApiRequest, query: PageQuery
-) -> Page[arm.ConsumerGroupResource]:
-    parent = ParentNamespace(request)
-    groups = parent.operations.groups.list(parent.name, request.names["hub"])
-    return query.page([_group_resource(group, parent) for group in groups])
+def list_consumer_groups(request: ApiRequest, query: PageQuery) -> list[arm.ConsumerGroupResource]:
+    groups = request.operations.groups.list(*request.path("hub"))
+    return query.select([_group_resource(group, request) for group in groups])
 
 
 @ROUTES.add("GET", _GROUP)
-async def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
-    parent = ParentNamespace(request)
-    hub, group = request.names["hub"], request.names["group"]
-    return _group_resource(parent.operations.groups.show(parent.name, hub, group), parent)
+def get_consumer_group(request: ApiRequest) -> arm.ConsumerGroupResource:
+    return _group_resource(request.operations.groups.show(*request.path("hub", "group")), request)
 
 
 @ROUTES.add("PUT", _GROUP)
-async def put_consumer_group(
+def put_consumer_group(
     request: ApiRequest, body: arm.GroupBody | None
 ) -> arm.ConsumerGroupResource:
-    parent = ParentNamespace(request)
     properties = None if body is None else body.properties
     metadata = None if properties is None else properties.user_metadata
-    hub, group = request.names["hub"], request.names["group"]
-    entity = parent.operations.groups.put(parent.name, hub, group, user_metadata=metadata)
-    return _group_resource(entity, parent)
+    path = request.path("hub", "group")
+    return _group_resource(request.operations.groups.put(*path, user_metadata=metadata), request)
 
 
 @ROUTES.add("DELETE", _GROUP, statuses=(200, 204))
-async def delete_consumer_group(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    hub, group = request.names["hub"], request.names["group"]
-    _delete(request, parent.operations.groups.delete, parent.name, hub, group)
+def delete_consumer_group(request: ApiRequest) -> None:
+    _delete(request, request.operations.groups.delete, *request.path("hub", "group"))
 
 
 # --- authorization rules of a namespace and of a hub ----------------------------------------------
@@ -198,110 +212,45 @@ async def delete_consumer_group(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", f"{NAMESPACE}/authorizationRules", name="list_namespace_rules")
 @ROUTES.add("GET", f"{HUB}/authorizationRules", name="list_hub_rules")
-async def list_rules(request: ApiRequest) -> Page[arm.AuthorizationRuleResource]:
-    parent = ParentNamespace(request)
-    rules = parent.operations.rules.list(parent.name, request.names.get("hub"))
-    return Page([_rule_resource(rule, parent) for rule in rules])
+def list_rules(request: ApiRequest) -> list[arm.AuthorizationRuleResource]:
+    rules = request.operations.rules.list(*request.path("hub"))
+    return [_rule_resource(rule, request) for rule in rules]
 
 
 @ROUTES.add("GET", _NAMESPACE_RULE, name="get_namespace_rule")
 @ROUTES.add("GET", _HUB_RULE, name="get_hub_rule")
-async def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
-    parent = ParentNamespace(request)
-    rule = parent.operations.rules.show(*_rule_path(request, parent))
-    return _rule_resource(rule, parent)
+def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
+    return _rule_resource(request.operations.rules.show(*request.path("hub", "rule")), request)
 
 
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
-async def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
-    parent = ParentNamespace(request)
+def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
+    namespace, hub, name = request.path("hub", "rule")
     rights = _parse_rights(body.properties.rights)
-    rule = parent.operations.rules.put(*_rule_path(request, parent), rights)
-    return _rule_resource(rule, parent)
+    return _rule_resource(request.operations.rules.put(namespace, hub, name, rights), request)
 
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
 @ROUTES.add("DELETE", _HUB_RULE, name="delete_hub_rule", statuses=(200, 204))
-async def delete_rule(request: ApiRequest) -> None:
-    parent = ParentNamespace(request)
-    _delete(request, parent.operations.rules.delete, *_rule_path(request, parent))
+def delete_rule(request: ApiRequest) -> None:
+    _delete(request, request.operations.rules.delete, *request.path("hub", "rule"))
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/listKeys", name="list_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/listKeys", name="list_hub_keys")
-async def list_keys(request: ApiRequest) -> arm.AccessKeys:
-    parent = ParentNamespace(request)
-    rule = parent.operations.rules.keys(*_rule_path(request, parent))
+def list_keys(request: ApiRequest) -> arm.AccessKeys:
+    rule = request.operations.rules.keys(*request.path("hub", "rule"))
     return _access_keys(rule, request.endpoints.servicebus)
 
 
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
-async def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
-    parent = ParentNamespace(request)
+def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
+    namespace, hub, name = request.path("hub", "rule")
     key = None if body.key is None else Secret(body.key)
-    rule = parent.operations.rules.regenerate(*_rule_path(request, parent), body.key_type, key)
+    rule = request.operations.rules.regenerate(namespace, hub, name, body.key_type, key)
     return _access_keys(rule, request.endpoints.servicebus)
-
-
-def _rule_path(request: ApiRequest, parent: ParentNamespace) -> tuple[str, str | None, str]:
-    return parent.name, request.names.get("hub"), request.names["rule"]
-
-
-# --- requests to operations -----------------------------------------------------------------------
-
-
-def _namespace_request(body: arm.NamespaceBody) -> NamespaceRequest:
-    """Raises NotAllowed for what the service does not do."""
-    sku, properties = body.sku or arm.Sku(), body.properties or arm.NamespaceBodyProperties()
-    values = msgspec.to_builtins(properties)
-    for name, allowed, text in _REFUSED_PROPERTIES:
-        if values.get(name) and values[name] not in allowed:
-            raise NotAllowed(f"{name} {text}")
-    if (body.identity or {}).get("type") not in (None, "None"):
-        raise NotAllowed(
-            "identity is not supported: a namespace has no managed identity. The credentials of "
-            "Capture's destinations are in the configuration of the service."
-        )
-    units = properties.throughput_units
-    return NamespaceRequest(
-        sku=sku.name or sku.tier,
-        capacity=sku.capacity,
-        units=None if units == "unlimited" else units,
-        unlimited=units == "unlimited" or None,
-        auto_inflate=properties.is_auto_inflate_enabled,
-        maximum_units=properties.maximum_throughput_units,
-        location=body.location,
-        tags=body.tags,
-        limit_set=properties.limits,
-        stored={name: values[name] for name in _STORED_PROPERTIES if name in values},
-    )
-
-
-def _hub_request(body: arm.HubBody) -> HubRequest:
-    properties = body.properties or arm.HubBodyProperties()
-    retention = properties.retention_description or arm.RetentionDescription()
-    timestamp = properties.message_timestamp_description or arm.TimestampDescription()
-    if (timestamp.timestamp_type or "LogAppend") != "LogAppend":
-        raise NotAllowed(
-            "messageTimestampDescription.timestampType: only LogAppend is supported: events "
-            "have the time at which they were stored."
-        )
-    if retention.tombstone_retention_time_in_hours:
-        raise NotAllowed(
-            "retentionDescription.tombstoneRetentionTimeInHours belongs to log compaction, "
-            "which is not supported."
-        )
-    return HubRequest(
-        partition_count=properties.partition_count,
-        retention_days=properties.message_retention_in_days,
-        retention_hours=retention.retention_time_in_hours,
-        cleanup_policy=retention.cleanup_policy,
-        status=properties.status,
-        user_metadata=properties.user_metadata,
-        capture=properties.capture_description,
-    )
 
 
 def _parse_rights(words: list[str]) -> Right:
@@ -316,7 +265,7 @@ def _parse_rights(words: list[str]) -> Right:
 # --- entities as resources ------------------------------------------------------------------------
 
 
-def namespace_resource(
+def _namespace_resource(
     request: ApiRequest, namespace: Namespace, scope: ResourceScope | None
 ) -> arm.NamespaceResource:
     """`scope` is the one of the request's path, for a namespace that has none of its own."""
@@ -360,7 +309,7 @@ def _location(namespace: Namespace) -> str:
     return str(namespace.metadata.get("location", DEFAULT_LOCATION))
 
 
-def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
+def _hub_resource(hub: Hub, request: ApiRequest) -> arm.EventHubResource:
     properties = arm.HubProperties(
         message_retention_in_days=to_days(hub.retention_hours),
         partition_count=hub.partition_count,
@@ -374,45 +323,43 @@ def _hub_resource(hub: Hub, parent: ParentNamespace) -> arm.EventHubResource:
         user_metadata=hub.user_metadata,
         capture_description=hub.metadata.get("capture"),
     )
-    resource_id = _hub_id(hub.name, parent)
+    resource_id = _hub_id(hub.name, request)
     return arm.EventHubResource(
-        **_child_fields(hub, parent, resource_id, "EventHubs"), properties=properties
+        **_child_fields(hub, request, resource_id, "EventHubs"), properties=properties
     )
 
 
-def _hub_id(name: str, parent: ParentNamespace) -> str:
-    return f"{parent.id}/eventhubs/{quote(name, safe='$')}"
+def _hub_id(name: str, request: ApiRequest) -> str:
+    return f"{request.namespace_id}/eventhubs/{quote(name, safe='$')}"
 
 
-def _group_resource(group: ConsumerGroup, parent: ParentNamespace) -> arm.ConsumerGroupResource:
+def _group_resource(group: ConsumerGroup, request: ApiRequest) -> arm.ConsumerGroupResource:
     properties = arm.GroupProperties(
         created_at=format_time(group.created_ms),
         updated_at=format_time(group.updated_ms),
         user_metadata=group.user_metadata,
     )
-    resource_id = f"{_hub_id(group.hub, parent)}/consumergroups/{quote(group.name, safe='$')}"
+    resource_id = f"{_hub_id(group.hub, request)}/consumergroups/{quote(group.name, safe='$')}"
     return arm.ConsumerGroupResource(
-        **_child_fields(group, parent, resource_id, "EventHubs/ConsumerGroups"),
+        **_child_fields(group, request, resource_id, "EventHubs/ConsumerGroups"),
         properties=properties,
     )
 
 
-def _rule_resource(
-    rule: AuthorizationRule, parent: ParentNamespace
-) -> arm.AuthorizationRuleResource:
-    parent_id, kind = parent.id, "AuthorizationRules"
+def _rule_resource(rule: AuthorizationRule, request: ApiRequest) -> arm.AuthorizationRuleResource:
+    parent_id, kind = request.namespace_id, "AuthorizationRules"
     if rule.hub is not None:
-        parent_id, kind = _hub_id(rule.hub, parent), "EventHubs/AuthorizationRules"
+        parent_id, kind = _hub_id(rule.hub, request), "EventHubs/AuthorizationRules"
     resource_id = f"{parent_id}/authorizationRules/{rule.name}"
     return arm.AuthorizationRuleResource(
-        **_child_fields(rule, parent, resource_id, kind),
+        **_child_fields(rule, request, resource_id, kind),
         properties=arm.RuleProperties(rights=rights_texts(rule.rights)),
     )
 
 
 def _child_fields(
     entity: Hub | ConsumerGroup | AuthorizationRule,
-    parent: ParentNamespace,
+    request: ApiRequest,
     resource_id: str,
     kind: str,
 ) -> dict[str, Any]:
@@ -421,7 +368,7 @@ def _child_fields(
         "name": entity.name,
         "id": resource_id,
         "type": f"{PROVIDER}/Namespaces/{kind}",
-        "location": parent.location,
+        "location": request.location,
         "system_data": _system_data(entity),
     }
 
@@ -444,10 +391,3 @@ def _system_data(entity: Namespace | Hub | ConsumerGroup | AuthorizationRule) ->
     return arm.SystemData(
         created_at=format_time(entity.created_ms), last_modified_at=format_time(entity.updated_ms)
     )
-
-
-def format_time(now_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds. A time after the year 9999 becomes its last moment."""
-    seconds, milliseconds = divmod(min(now_ms, _TIME_MS_MAX), 1000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

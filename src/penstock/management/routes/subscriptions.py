@@ -12,16 +12,16 @@ from penstock.management.operations.namespaces import (
     scope_of,
 )
 from penstock.management.permissions import Action
-from penstock.management.resources import NameAvailability, NameRequest, Page, ResourceGroupBody
+from penstock.management.resources import NameAvailability, NameRequest, ResourceGroupBody
+from penstock.management.router import RouteTable
 from penstock.management.routes.entities import (
     HUB,
     NAMESPACE,
     PROVIDER,
     RESOURCE_GROUP,
     SUBSCRIPTION,
-    ParentNamespace,
+    ApiRequest,
 )
-from penstock.management.routes.router import ApiRequest, RouteTable
 from penstock.model import names
 from penstock.model.errors import NotAllowed
 
@@ -59,31 +59,31 @@ def _subscription(request: ApiRequest, subscription: str) -> dict[str, Any]:
 
 
 @ROUTES.add("GET", "/subscriptions")
-async def list_subscriptions(request: ApiRequest) -> Page[dict[str, Any]]:
+def list_subscriptions(request: ApiRequest) -> list[dict[str, Any]]:
     used = [scope_of(entity).subscription for entity in request.operations.namespaces.list()]
-    return Page([_subscription(request, name) for name in sorted({DEFAULT_SUBSCRIPTION, *used})])
+    return [_subscription(request, name) for name in sorted({DEFAULT_SUBSCRIPTION, *used})]
 
 
 @ROUTES.add("GET", SUBSCRIPTION)
-async def get_subscription(request: ApiRequest) -> dict[str, Any]:
+def get_subscription(request: ApiRequest) -> dict[str, Any]:
     request.operations.namespaces.list()  # checks the right to read
     return _subscription(request, request.names["subscription"])
 
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/locations")
-async def list_locations(request: ApiRequest) -> Page[dict[str, Any]]:
+def list_locations(request: ApiRequest) -> list[dict[str, Any]]:
     location = {
         "id": f"/subscriptions/{request.names['subscription']}/locations/{DEFAULT_LOCATION}",
         "name": DEFAULT_LOCATION,
         "displayName": "This machine",
     }
-    return Page([location])
+    return [location]
 
 
 @ROUTES.add("GET", "/tenants")
-async def list_tenants(request: ApiRequest) -> Page[dict[str, Any]]:
+def list_tenants(request: ApiRequest) -> list[dict[str, Any]]:
     tenant = request.endpoints.tenant_id
-    return Page([{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}])
+    return [{"id": f"/tenants/{tenant}", "tenantId": tenant, "displayName": "Penstock"}]
 
 
 def _resource_group(scope: ResourceScope) -> dict[str, Any]:
@@ -98,16 +98,16 @@ def _resource_group(scope: ResourceScope) -> dict[str, Any]:
 
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/resourceGroups")
-async def list_resource_groups(request: ApiRequest) -> Page[dict[str, Any]]:
+def list_resource_groups(request: ApiRequest) -> list[dict[str, Any]]:
     requested = request.scope
     namespaces = request.operations.namespaces.list(requested)
     scopes = [scope_of(entity, requested) for entity in namespaces if is_at(entity, requested)]
     groups = {names.fold_name(scope.resource_group): scope for scope in scopes}
-    return Page([_resource_group(scope) for _, scope in sorted(groups.items())])
+    return [_resource_group(scope) for _, scope in sorted(groups.items())]
 
 
 @ROUTES.add("GET", RESOURCE_GROUP)
-async def get_resource_group(request: ApiRequest) -> dict[str, Any]:
+def get_resource_group(request: ApiRequest) -> dict[str, Any]:
     """Every resource group exists: it is a part of a namespace's path, and nothing more."""
     request.operations.namespaces.list()  # checks the right to read
     return _resource_group(request.scope)
@@ -115,17 +115,17 @@ async def get_resource_group(request: ApiRequest) -> dict[str, Any]:
 
 @ROUTES.add("PUT", RESOURCE_GROUP)
 @ROUTES.add("PATCH", RESOURCE_GROUP, name="update_resource_group")
-async def put_resource_group(request: ApiRequest, body: ResourceGroupBody | None) -> dict[str, Any]:
+def put_resource_group(request: ApiRequest, body: ResourceGroupBody | None) -> dict[str, Any]:
     if body is not None and body.tags:
         raise NotAllowed(
             "tags of a resource group are not supported: a resource group is only a name "
             "here. Tag the namespaces in it."
         )
-    return await get_resource_group(request)
+    return get_resource_group(request)
 
 
 @ROUTES.add("HEAD", RESOURCE_GROUP, statuses=(204,))
-async def head_resource_group(request: ApiRequest) -> None:
+def head_resource_group(request: ApiRequest) -> None:
     request.operations.namespaces.list()  # checks the right to read
 
 
@@ -134,7 +134,7 @@ async def head_resource_group(request: ApiRequest) -> None:
 
 @ROUTES.add("GET", _PROVIDER)
 @ROUTES.add("POST", f"{_PROVIDER}/register", name="register_provider")
-async def get_provider(request: ApiRequest) -> dict[str, Any]:
+def get_provider(request: ApiRequest) -> dict[str, Any]:
     return {
         "id": f"/subscriptions/{request.names['subscription']}/providers/{PROVIDER}",
         "namespace": PROVIDER,
@@ -153,26 +153,24 @@ async def get_provider(request: ApiRequest) -> dict[str, Any]:
 
 
 @ROUTES.add("GET", f"{SUBSCRIPTION}/providers")
-async def list_providers(request: ApiRequest) -> Page[dict[str, Any]]:
-    return Page([await get_provider(request)])
+def list_providers(request: ApiRequest) -> list[dict[str, Any]]:
+    return [get_provider(request)]
 
 
 @ROUTES.add("GET", f"/providers/{PROVIDER}/operations")
-async def list_operations(request: ApiRequest) -> Page[dict[str, Any]]:
-    return Page(
-        [
-            {
-                "name": f"{PROVIDER}/{action}",
-                "isDataAction": False,
-                "display": {"provider": "Penstock", "operation": action.name},
-            }
-            for action in Action
-        ]
-    )
+def list_operations(request: ApiRequest) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": f"{PROVIDER}/{action}",
+            "isDataAction": False,
+            "display": {"provider": "Penstock", "operation": action.name},
+        }
+        for action in Action
+    ]
 
 
 @ROUTES.add("POST", f"{_PROVIDER}/checkNameAvailability")
-async def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvailability:
+def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvailability:
     refusal = request.operations.namespaces.check_name(body.name)
     if refusal is None:
         return NameAvailability(name_available=True)
@@ -184,13 +182,12 @@ async def check_name_availability(request: ApiRequest, body: NameRequest) -> Nam
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/networkRuleSets/default")
-async def get_network_rule_set(request: ApiRequest) -> dict[str, Any]:
-    parent = ParentNamespace(request)
+def get_network_rule_set(request: ApiRequest) -> dict[str, Any]:
     return {
-        "id": f"{parent.id}/networkRuleSets/default",
+        "id": f"{request.namespace_id}/networkRuleSets/default",
         "name": "default",
         "type": f"{PROVIDER}/Namespaces/NetworkRuleSets",
-        "location": parent.location,
+        "location": request.location,
         "properties": {
             "publicNetworkAccess": "Enabled",
             "defaultAction": "Allow",
@@ -202,8 +199,8 @@ async def get_network_rule_set(request: ApiRequest) -> dict[str, Any]:
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/networkRuleSets")
-async def list_network_rule_sets(request: ApiRequest) -> Page[dict[str, Any]]:
-    return Page([await get_network_rule_set(request)])
+def list_network_rule_sets(request: ApiRequest) -> list[dict[str, Any]]:
+    return [get_network_rule_set(request)]
 
 
 @ROUTES.add("GET", f"{NAMESPACE}/privateEndpointConnections", name="list_private_endpoints")
@@ -214,16 +211,15 @@ async def list_network_rule_sets(request: ApiRequest) -> Page[dict[str, Any]]:
 @ROUTES.add(
     "GET", f"{NAMESPACE}/networkSecurityPerimeterConfigurations", name="list_network_perimeters"
 )
-async def list_none_of_namespace(request: ApiRequest) -> Page[dict[str, Any]]:
-    ParentNamespace(request)
-    return Page([])
+def list_none_of_namespace(request: ApiRequest) -> list[dict[str, Any]]:
+    request.path()  # raises NotFound
+    return []
 
 
 @ROUTES.add("GET", f"{HUB}/fabricShortcuts")
-async def list_fabric_shortcuts(request: ApiRequest) -> Page[dict[str, Any]]:
-    parent = ParentNamespace(request)
-    parent.operations.hubs.show(parent.name, request.names["hub"])
-    return Page([])
+def list_fabric_shortcuts(request: ApiRequest) -> list[dict[str, Any]]:
+    request.operations.hubs.show(*request.path("hub"))
+    return []
 
 
 @ROUTES.add("GET", f"{_PROVIDER}/clusters")
@@ -233,5 +229,5 @@ async def list_fabric_shortcuts(request: ApiRequest) -> Page[dict[str, Any]]:
     f"{RESOURCE_GROUP}/providers/{PROVIDER}/clusters",
     name="list_clusters_of_resource_group",
 )
-async def list_clusters(request: ApiRequest) -> Page[dict[str, Any]]:
-    return Page([])
+def list_clusters(request: ApiRequest) -> list[dict[str, Any]]:
+    return []

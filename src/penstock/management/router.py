@@ -1,26 +1,23 @@
 """Routes of the management API: path templates, and requests decoded for their handlers.
 
-A handler is a coroutine function `handler(request, body, query)`. Its annotations are the only
-declaration of a route's types: `body` and `query` are decoded as annotated (a handler without them
-takes neither), and the OpenAPI document is built from them and from the return type.
+A handler is a method of an operation group, or a function whose first parameter is the request; it
+may be a coroutine function. Its annotations are the only declaration of a route's types: `body`,
+`query` and names of the path are decoded as annotated (a handler takes those that it declares), and
+the OpenAPI document is built from them and from the return type. A list is returned as a page.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from msgspec import Meta
 
 from penstock.management.errors import RequestError
-from penstock.management.operations import Operations
-from penstock.management.operations.base import ManagementContext
-from penstock.management.operations.namespaces import ResourceScope
-from penstock.management.permissions import Actor
 from penstock.management.resources import Page
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError
@@ -32,10 +29,7 @@ API_VERSION = re.compile(
     r"(-preview|-privatepreview)?$"
 )
 
-Handler = Callable[..., Awaitable[Any]]
-H = TypeVar("H", bound=Handler)
-T = TypeVar("T")
-_PAGE_MAX = 1_000_000
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,42 +40,14 @@ class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
 
 
-class ApiRequest:
-    """One request: the operations of its actor, and the names in its path."""
-
-    def __init__(
-        self,
-        context: ManagementContext,
-        actor: Actor,
-        endpoints: ServiceEndpoints,
-        path_names: dict[str, str],
-    ) -> None:
-        self.operations = Operations(context, actor)
-        self.endpoints = endpoints
-        self.names = path_names
-        self.status: int | None = None  # set by a handler that has several; else the route's first
-
-    @property
-    def scope(self) -> ResourceScope:
-        return ResourceScope(self.names["subscription"], self.names.get("resource_group", ""))
-
-
-class PageQuery(msgspec.Struct, frozen=True):
-    skip: Annotated[int, Meta(ge=0, le=_PAGE_MAX)] = msgspec.field(name="$skip", default=0)
-    top: Annotated[int, Meta(ge=1, le=_PAGE_MAX)] | None = msgspec.field(name="$top", default=None)
-
-    def page(self, values: list[T]) -> Page[T]:
-        end = None if self.top is None else self.skip + self.top
-        return Page(values[self.skip : end])
-
-
 class Route(msgspec.Struct, frozen=True):
     method: str
     path: str  # /subscriptions/{subscription}: literals in any letter case
-    handler: Handler
+    handler: Callable[..., Any]
+    group: str | None  # the attribute of `Operations` whose method the handler is
     name: str  # the operation's id in the OpenAPI document
     statuses: tuple[int, ...]  # of success; the first one unless the handler sets another
-    types: dict[str, Any]  # of `body`, `query` and `return`, where the handler has them
+    types: dict[str, Any]  # of the handler's parameters and of `return`
 
     @property
     def parameters(self) -> list[str]:
@@ -90,7 +56,11 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RouteTable(list[Route]):
-    """The routes of one module."""
+    """The routes of one module. `group` is the attribute of `Operations` that has its handlers."""
+
+    def __init__(self, group: str | None = None) -> None:
+        super().__init__()
+        self._group = group
 
     def add(
         self, method: str, path: str, *, name: str | None = None, statuses: tuple[int, ...] = (200,)
@@ -99,8 +69,11 @@ class RouteTable(list[Route]):
 
         def register(handler: H) -> H:
             types = typing.get_type_hints(handler)
-            del types["request"]
-            self.append(Route(method, path, handler, name or handler.__name__, statuses, types))
+            types.pop("request", None)
+            if typing.get_origin(types["return"]) in (list, Sequence):
+                types["return"] = Page[typing.get_args(types["return"])[0]]  # type: ignore[misc]
+            identifier = name or handler.__name__
+            self.append(Route(method, path, handler, self._group, identifier, statuses, types))
             return handler
 
         return register
@@ -152,20 +125,27 @@ class Router:
 
 
 async def run_route(
-    route: Route, request: ApiRequest, body: bytes, query: dict[str, str]
-) -> tuple[int, Any]:
-    """Status and value of the response. `query` has its names in lower case. Raises RequestError
-    for content that the handler's types do not accept, and what the operation raises."""
+    route: Route, target: object, path_names: dict[str, str], body: bytes, query: dict[str, str]
+) -> Any:
+    """The value of the response. `target` is the handler's first argument; `query` has its names in
+    lower case. Raises RequestError for content that the handler's types do not accept, and what the
+    operation raises."""
     types = route.types
-    arguments = {}
+    arguments = {
+        name: decode(value, types[name], f"path.{name}")
+        for name, value in path_names.items()
+        if name in types
+    }
     if "body" in types:
         arguments["body"] = decode(parse_json(body), types["body"], "body")
     if "query" in types:
         fields = [field.encode_name for field in msgspec.structs.fields(types["query"])]
         values = {name: query[name.lower()] for name in fields if name.lower() in query}
         arguments["query"] = decode(values, types["query"], "query", strict=False)
-    value = await route.handler(request, **arguments)
-    return request.status or route.statuses[0], value
+    value = route.handler(target, **arguments)
+    if inspect.isawaitable(value):
+        value = await value
+    return Page(value) if isinstance(value, list) else value
 
 
 def decode(value: object, kind: Any, where: str, *, strict: bool = True) -> Any:
