@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,9 +27,13 @@ from penstock.capture.destinations import (
     storage_endpoint,
 )
 from penstock.capture.file_names import check_path
+from penstock.io.files import fsync_directory
 from penstock.model import names
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 
+UPLOAD_TRIES = 5
+_BACKOFF = Backoff(0.5, 4.0)
 _TIMEOUT_S = 60
 _RETRIES = 1
 _TEXT_MAX = 300  # of a library's error: an operator has to understand it
@@ -79,6 +84,15 @@ class FileStore:
                 self._create_container()
                 self._remote.put_file(str(source), self._full(path), overwrite=True)
             source.unlink(missing_ok=True)
+
+    def upload(self, source: Path, path: str, tries: int = UPLOAD_TRIES) -> None:
+        """`put` with retries for some seconds: a failure means that events are read again."""
+        for attempt in range(1, tries):
+            try:
+                return self.put(source, path)
+            except DestinationError:
+                time.sleep(_BACKOFF.pause_s(attempt))
+        self.put(source, path)
 
     def put_bytes(self, content: bytes, path: str, spool: Path) -> None:
         spool.mkdir(parents=True, exist_ok=True)
@@ -301,11 +315,3 @@ def _find_secrets(options: Mapping[str, str]) -> Iterator[str]:
     secrets += [fields.get("accountkey"), fields.get("sharedaccesssignature")]
     secrets += re.findall(r"sig=([^&;]+)", ";".join(options.values()))
     yield from (secret for secret in secrets if secret)
-
-
-def fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

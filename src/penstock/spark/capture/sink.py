@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.capture.state import ClosedWindow
-from penstock.capture.window_file import UPLOAD_TRIES
+from penstock.capture.storage import UPLOAD_TRIES
 from penstock.capture.windows import WindowStart
 from penstock.model.errors import InternalError
 from penstock.spark.capture.plan import OPTION, SINK, CapturePlan, read_plan
