@@ -7,6 +7,7 @@ whatever is killed; a manifest is the same each time, and so is the id of a noti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import urllib.error
 import urllib.request
@@ -18,11 +19,10 @@ import msgspec
 from penstock.capture import file_names
 from penstock.capture.captured_file import (
     CapturedFile,
-    add_files_to_manifest,
+    Manifest,
     build_file_created_event,
     build_manifest,
-    is_manifest,
-    manifest_bytes,
+    decode_manifest,
 )
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.state import CaptureStateFile, ManifestSlot
@@ -107,22 +107,19 @@ def _write_slot(plan: CapturePlan, state: CaptureStateFile, slot: ManifestSlot) 
         store = FileStore(resolve_destination(plan.destinations, *place))
         files = restore_lost_files(plan, store, state, files)
         path = file_names.manifest_path(plan.hub, slot.begin_s)
-        length_s = slot.end_s - slot.begin_s
-        document = build_manifest(plan.namespace, plan.hub, slot.begin_s, length_s, files)
-        document = add_files_to_manifest(document, _read_manifest(store, path))
-        store.put_bytes(manifest_bytes(document), path, plan.spool)
+        slot_s, length_s = slot.begin_s, slot.end_s - slot.begin_s
+        stored = _read_manifest(store, path)
+        manifest = build_manifest(plan.namespace, plan.hub, slot_s, length_s, files, stored)
+        store.put_bytes(manifest.encode(), path, plan.spool)
 
 
-def _read_manifest(store: FileStore, path: str) -> dict[str, Any] | None:
+def _read_manifest(store: FileStore, path: str) -> Manifest | None:
     """The stored manifest; None when there is none, or something else."""
     if store.size(path) is None:
         return None
-    with store.open(path) as opened:
-        try:
-            document = json.load(opened)
-        except ValueError:
-            return None
-    return document if is_manifest(document) else None
+    with store.open(path) as opened, contextlib.suppress(msgspec.MsgspecError):
+        return decode_manifest(opened.read())
+    return None
 
 
 def announce_files(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from penstock.capture.captured_file import format_time
+from penstock.capture.captured_file import ManifestFile, decode_manifest
 from penstock.capture.file_names import MANIFESTS
 from penstock.capture.hub_files import (
     FileLocationFilter,
@@ -23,6 +23,7 @@ from penstock.capture.hub_files import (
 from penstock.capture.runs import find_gaps, merge_ranges
 from penstock.capture.storage import FileStore
 from penstock.client.ranges import RangeSettings
+from penstock.formats.quantities import format_time
 from penstock.spark.capture.file_check import (
     PROBLEMS_MAX,
     FileCheckResult,
@@ -132,21 +133,9 @@ def verify(
     return result
 
 
-class _ManifestFile(msgspec.Struct):
-    path: str
-    sha256: str
-    closedAt: str
-
-
-class _ManifestBody(msgspec.Struct):
-    namespace: str
-    eventHub: str
-    files: list[_ManifestFile]
-
-
 def _read_manifests(
     store: FileStore, namespace: str, hub: str, after_s: int, result: CaptureVerification
-) -> Iterator[tuple[str, _ManifestFile]]:
+) -> Iterator[tuple[str, ManifestFile]]:
     """Each file that a manifest of the hub lists, and the manifest. Without those of a deleted hub
     of the same name."""
     after = format_time(after_s * 1000) if after_s >= 0 else ""
@@ -157,15 +146,15 @@ def _read_manifests(
         with store.open(path) as opened:
             content = opened.read()
         try:
-            document = msgspec.json.decode(content, type=_ManifestBody)
+            manifest = decode_manifest(content)
         except msgspec.MsgspecError as error:
             result.damaged_files += 1
             result.note(f"{path} is not a manifest: {error}.")
             continue
-        if (document.namespace, document.eventHub) != (namespace, hub):
+        if (manifest.namespace, manifest.event_hub) != (namespace, hub):
             continue  # of another namespace
-        own = [file for file in document.files if file.closedAt > after]
-        if document.files and not own:
+        own = [file for file in manifest.files if file.closed_at > after]
+        if manifest.files and not own:
             continue
         result.manifests += 1
         yield from ((path, file) for file in own)

@@ -154,11 +154,7 @@ class Scene:
     ) -> Path:
         place = self.folder / "box" / file_names.manifest_path(hub, slot_s)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(
-            captured_file.manifest_bytes(
-                captured_file.build_manifest("ns", hub, slot_s, 60, listed)
-            )
-        )
+        place.write_bytes(captured_file.build_manifest("ns", hub, slot_s, 60, listed).encode())
         return place
 
     def verify(self, hub: str = "orders", **destination: Any) -> CaptureVerification:
