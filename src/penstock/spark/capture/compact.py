@@ -24,7 +24,7 @@ from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
 from penstock.spark.errors import explain_failure
-from penstock.spark.launcher import spark_session
+from penstock.spark.launcher import JvmLauncher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,10 +60,10 @@ def compact(
     with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
         log = Path(folder, "spark.log")
         try:
-            with spark_session(
-                app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
-            ) as spark:
-                frame = CapturedFiles(where).frame(spark, start, end)
+            with JvmLauncher(
+                app_name="penstock-compact", master=master, conf=_CONF, log=log
+            ) as launcher:
+                frame = CapturedFiles(where).frame(launcher.start(), start, end)
                 return write_by_hour(frame, to, namespace=namespace, hub=hub)
         except PenstockError:
             raise
