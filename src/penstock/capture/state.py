@@ -29,13 +29,7 @@ from penstock.io.database import (
     open_database,
     report_wal_damage,
 )
-from penstock.io.sqlite import (
-    WalDamage,
-    check_rows,
-    check_structure,
-    find_wal_damage,
-    transaction,
-)
+from penstock.io.sqlite import WalDamage, check_rows, check_structure, find_wal_damage, transaction
 
 _FORMAT = DatabaseFormat(
     name="capture state",

@@ -9,11 +9,7 @@ from typing import Any
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.capture.state import ClosedWindow
 from penstock.capture.storage import UPLOAD_TRIES

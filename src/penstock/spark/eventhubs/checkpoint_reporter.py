@@ -44,9 +44,7 @@ def open_checkpoint_reporter(
 
     def open_store() -> ServiceBackend:
         return ServiceBackend.from_connection_string(
-            target.connection_string.reveal(),
-            https_url=target.https_url,
-            ca_file=target.ca_file,
+            target.connection_string.reveal(), https_url=target.https_url, ca_file=target.ca_file
         )
 
     return CheckpointReporter(names, open_store, service_offset)
