@@ -27,7 +27,7 @@ from penstock.capture.destinations import (
     storage_endpoint,
 )
 from penstock.capture.file_names import check_path
-from penstock.io.files import fsync_directory
+from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.model import names
 from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
@@ -97,10 +97,7 @@ class FileStore:
     def put_bytes(self, content: bytes, path: str, spool: Path) -> None:
         spool.mkdir(parents=True, exist_ok=True)
         source = spool / f"{os.getpid()}-{path.rpartition('/')[2]}"
-        with source.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file_atomically(source, content, mode=0o644)
         self.put(source, path)
 
     def open(self, path: str) -> BinaryIO:

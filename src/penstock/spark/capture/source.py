@@ -16,8 +16,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from penstock.capture.file_names import partition_order
 from penstock.capture.windows import (
@@ -42,15 +44,17 @@ from penstock.spark.capture.plan import OPTION, CapturePlan, read_plan
 from penstock.spark.capture.window_writer import PlannedWindow, read_window
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
-SCHEMA = (
-    StructType()
-    .add("window", StringType())
-    .add("count", LongType())
-    .add("first_ms", LongType())
-    .add("last_ms", LongType())
-    .add("is_last", BooleanType())
-    .add("block", BinaryType())
+_BLOCK_SCHEMA = pa.schema(
+    {
+        "window": pa.string(),
+        "count": pa.int64(),
+        "first_ms": pa.int64(),
+        "last_ms": pa.int64(),
+        "is_last": pa.bool_(),
+        "block": pa.binary(),
+    }
 )
+SCHEMA = from_arrow_schema(_BLOCK_SCHEMA)
 _WINDOWS_MAX = 16  # of one partition in one batch
 _BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
 _TASKS_MAX = 3  # of one partition at once: a consumer group has at most five readers
@@ -79,14 +83,6 @@ class CaptureSource(EventHubsDataSource):
         if self._file is None:
             return super().streamReader(schema)
         return CaptureStreamReader(read_plan(self._file))
-
-
-class WindowsPartition(InputPartition):
-    """Some windows of one batch, in order."""
-
-    def __init__(self, windows: Sequence[PlannedWindow]) -> None:
-        super().__init__(list(windows))
-        self.windows = list(windows)
 
 
 class CaptureStreamReader(DataSourceStreamReader):
@@ -170,19 +166,19 @@ class CaptureStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         settings = msgspec.json.decode(end["settings"], type=CaptureDescription)
+        """The value of a partition are some windows of the batch, in order."""
         empty: list[PlannedWindow] = []
-        tasks: list[WindowsPartition] = []
+        tasks: list[InputPartition] = []
         for key, ranges in closed_ranges(end).items():
             windows = [PlannedWindow(key, closed, settings) for closed in ranges]
             empty += [window for window in windows if window.range.is_empty]
             full = [window for window in windows if not window.range.is_empty]
             share = -(-len(full) // _TASKS_MAX) or 1
-            tasks += [WindowsPartition(full[at : at + share]) for at in range(0, len(full), share)]
-        return [*tasks, WindowsPartition(empty)] if empty else tasks
+            tasks += [InputPartition(full[at : at + share]) for at in range(0, len(full), share)]
+        return [*tasks, InputPartition(empty)] if empty else tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, WindowsPartition)
-        for window in partition.windows:
+        for window in partition.value:
             text = msgspec.json.encode(window).decode()
             total, first_ms, last_ms = 0, 0, 0
             for block in read_window(self._plan, window):
@@ -230,11 +226,7 @@ def closed_ranges(offset: Offset) -> dict[str, list[ClosedRange]]:
 
 def _block_batch(*values: object) -> Any:
     """One row of SCHEMA."""
-    import pyarrow as pa
-
-    types = (pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.bool_(), pa.binary())
-    arrays = [pa.array([value], kind) for value, kind in zip(values, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=SCHEMA.names)
+    return pa.RecordBatch.from_arrays([[value] for value in values], schema=_BLOCK_SCHEMA)
 
 
 # --- the log ------------------------------------------------------------------------------------

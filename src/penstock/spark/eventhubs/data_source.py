@@ -53,10 +53,8 @@ if TYPE_CHECKING:
     from penstock.spark.eventhubs.source import StreamOffsets
 
 _log = logging.getLogger("penstock.spark")
-_QUERY_ID, _BATCH_ID = (
-    "sql.streaming.queryId",
-    "streaming.sql.batchId",
-)  # local properties that Spark sets
+# Local properties that Spark sets.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _SINK_COLUMNS = ("body", "partitionId", "partitionKey", "properties")
 
 
@@ -109,12 +107,33 @@ class SequenceRangePartition(InputPartition):
         super().__init__(tuple(span))
 
 
-class EventHubsReader(DataSourceReader):
+class _RangeReader:
+    """Reads the range of a task."""
+
     def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
         self._options = options
         self._rows = rows
         self._schema = schema
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from penstock.spark.eventhubs.planner import SequenceRange, range_settings
+        from penstock.spark.eventhubs.rows import record_batches
+        from penstock.spark.worker import configure_worker
+
+        configure_worker()
+        with plain_errors():
+            yield from record_batches(
+                range_settings(self._options),
+                SequenceRange(*partition.value),
+                self._rows,
+                to_arrow_schema(self._schema, timezone="UTC"),
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+
+
+class EventHubsReader(_RangeReader, DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.eventhubs.planner import ReadPlanner, SequenceRange, split_ranges
@@ -131,18 +150,11 @@ class EventHubsReader(DataSourceReader):
         # Spark reads an empty list as one partition, None.
         return [SequenceRangePartition(span) for span in ranges or [SequenceRange("0", 0, 0)]]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read_range(partition, self._options, self._rows, self._schema)
 
-
-class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
-        self._options = options
-        self._rows = rows
-        self._schema = schema
-        self._planner: ReadPlanner | None = None
-        self._offsets: StreamOffsets | None = None
-        self._reporter: CheckpointReporter | None = None
+class EventHubsStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    _planner: ReadPlanner | None = None
+    _offsets: StreamOffsets | None = None
+    _reporter: CheckpointReporter | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None, "_offsets": None, "_reporter": None}
@@ -178,9 +190,6 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @plain_errors()
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         return [SequenceRangePartition(span) for span in self._stream_offsets().ranges(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read_range(partition, self._options, self._rows, self._schema)
 
     def stop(self) -> None:
         if self._reporter is not None:
@@ -289,26 +298,6 @@ def _publish(
     configure_worker()
     partition = _task_context().partitionId()
     return SinkCommitMessage(publish(batches, options, (*identity, partition)))
-
-
-def _read_range(
-    partition: InputPartition, options: ReadOptions, rows: RowOptions, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from penstock.spark.eventhubs.planner import SequenceRange, range_settings
-    from penstock.spark.eventhubs.rows import record_batches
-    from penstock.spark.worker import configure_worker
-
-    configure_worker()
-    with plain_errors():
-        yield from record_batches(
-            range_settings(options),
-            SequenceRange(*partition.value),
-            rows,
-            to_arrow_schema(schema, timezone="UTC"),
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
 
 
 def spark_schema(rows: RowOptions) -> StructType:

@@ -209,7 +209,6 @@ class PipelineRun:
         *,
         hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.PipelineHubs],
         restart_spark: Callable[[], SparkSession] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`restart_spark` starts another JVM after one has ended; None: that failure is final."""
         self._spark = spark
@@ -220,7 +219,6 @@ class PipelineRun:
         self._restart_spark = restart_spark
         self._is_jvm_gone = False
         self._busy_times = 0
-        self._monotonic = monotonic
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         self._lock = threading.Lock()  # guards _watched, to which the file's thread adds
@@ -229,7 +227,7 @@ class PipelineRun:
         self._state = PipelineState.STARTING
         self._restarts = 0
         self._error = ""
-        self._started_s = monotonic()
+        self._started_s = time.monotonic()
         self.snapshot: PipelineSnapshot | None = None  # the last one; any thread may read it
 
     def ask_to_stop(self) -> bool:
@@ -246,7 +244,7 @@ class PipelineRun:
         """Return the last snapshot. Raises a PenstockError if the pipeline failed."""
         failures = 0  # in a row
         while True:
-            began_s = self._monotonic()
+            began_s = time.monotonic()
             failure = self._attempt()
             if failure is None:
                 return self._show_snapshot(PipelineState.STOPPED)
@@ -254,7 +252,7 @@ class PipelineRun:
             if not self._may_restart(failure):
                 self._show_snapshot(PipelineState.FAILED)
                 raise failure.error()
-            is_steady = self._monotonic() - began_s >= _STEADY_S
+            is_steady = time.monotonic() - began_s >= _STEADY_S
             failures = 1 if is_steady else failures + 1
             delay_s = _BACKOFF.pause_s(failures)
             self._restarts += 1
@@ -373,7 +371,7 @@ class PipelineRun:
 
     def _show_snapshot(self, state: PipelineState) -> PipelineSnapshot:
         self._state = state
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         snapshot = self.snapshot = PipelineSnapshot(
             name=self._settings.name,
             state=state,
@@ -417,17 +415,17 @@ class PipelineRun:
         """Stop each query when its batch is done, or at the deadline."""
         self._show_snapshot(PipelineState.STOPPING)
         left = {query.run_id: (query, query.batch_id) for query in self._active_queries()}
-        deadline_s = self._monotonic() + self._settings.stop_s
-        shown_s = self._monotonic()
+        deadline_s = time.monotonic() + self._settings.stop_s
+        shown_s = time.monotonic()
         while left:
-            is_late = self._stop_now.is_set() or self._monotonic() >= deadline_s
+            is_late = self._stop_now.is_set() or time.monotonic() >= deadline_s
             for run_id, (watched, since) in list(left.items()):
                 query = watched.query
                 if is_late or not query.isActive or watched.is_between_batches(since):
                     query.stop()
                     del left[run_id]
-            if self._monotonic() - shown_s >= TICK_S:
-                shown_s = self._monotonic()
+            if time.monotonic() - shown_s >= TICK_S:
+                shown_s = time.monotonic()
                 self._show_snapshot(PipelineState.STOPPING)
             if left:
                 self._stop_now.wait(_STOP_TICK_S)
