@@ -15,21 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.capture import destinations, hub_files
 from penstock.capture.description import INTERVAL_S, NAME_FORMAT_DEFAULT, check_name_format
-from penstock.capture.destinations import (
-    Destination,
-    check_destination,
-    environment_destination,
-    resolve_destination,
-)
-from penstock.capture.hub_files import (
-    FileLocationFilter,
-    ListedFile,
-    list_hub_files,
-    resolve_locations,
-)
+from penstock.capture.hub_files import FileLocationFilter, ListedFile
 from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
+from penstock.spark.capture.plan import find_reading_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +97,9 @@ class CapturedFiles:
     def __init__(self, where: HistoryLocation) -> None:
         self._where = where
         self._stores = [FileStore(location.target) for location in where.locations]
-        self._files = list_hub_files(where.locations, self._stores, where.namespace, where.hub)
+        self._files = hub_files.list_hub_files(
+            where.locations, self._stores, where.namespace, where.hub
+        )
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
         """Their events, stored from `start` on and before `end`."""
@@ -217,9 +210,9 @@ def _locate(
         return locate_history(hub, namespace, storage), source
     if namespace is None:
         raise ArgumentError("With url, give the namespace too: it is part of the paths.")
-    check_destination("url", url, storage)
-    destination = Destination(name="url", url=url, options=storage)
-    target = resolve_destination([destination], "url", container)
+    destinations.check_destination("url", url, storage)
+    destination = destinations.Destination(name="url", url=url, options=storage)
+    target = destinations.resolve_destination([destination], "url", container)
     location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
     return HistoryLocation(locations=[location], namespace=namespace, hub=hub), source
 
@@ -239,14 +232,14 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
         if not statuses:
             client.hub(namespace, hub)  # raises NotFound, unless it was never captured
             raise ArgumentError(f"The event hub '{hub}' was never captured.")
-        destinations = [
-            environment_destination(summary.name, summary.url, os.environ, options)
+        configured = [
+            destinations.environment_destination(summary.name, summary.url, os.environ, options)
             for summary in client.capture_destinations()
         ]
         live = _live_options(client, namespace)
     (status,) = statuses
-    locations, warnings = resolve_locations(
-        status.places, destinations, created_ms=status.created_ms
+    locations, warnings = hub_files.resolve_locations(
+        status.places, configured, created_ms=status.created_ms
     )
     for warning in warnings:
         _log.warning("%s", warning)
@@ -255,10 +248,9 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
 
 def _live_options(client: ManagementClient, namespace: str) -> dict[str, str]:
     """Options of the `eventhubs` source, with a key that the management API returns."""
-    rules = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
-    if not rules:
+    rule = find_reading_rule(client, namespace, preferred="Listen")
+    if rule is None:
         return {}
-    rule = min(rules, key=lambda rule: ("Listen" not in rule.rights, rule.name))
     keys = client.keys(namespace, None, rule.name)
     options = {"eventhubs.connectionString": keys.primary_connection_string}
     if client.ca_file:

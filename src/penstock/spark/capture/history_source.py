@@ -152,8 +152,8 @@ def _first_sequence(store: FileStore, file: ListedFile) -> int | None:
         return None
     with store.open(file.path) as opened:
         if file.file_type == "parquet":
-            numbers = next(_read_numbers(file, opened), None)
-            return None if numbers is None else numbers[0]
+            numbers = _read_numbers(file, opened)
+            return numbers[0].as_py() if len(numbers) else None
         head = next(AvroContainerReader(opened).blocks(), None)
         return None if head is None else decode_long(head[1], 0)[0]
 
@@ -162,17 +162,14 @@ def _end_sequence(store: FileStore, file: ListedFile) -> int:
     """The number after the last event of a file that has some."""
     with store.open(file.path) as opened:
         if file.file_type == "parquet":
-            return max(numbers[-1] for numbers in _read_numbers(file, opened)) + 1
+            return int(_read_numbers(file, opened)[-1].as_py()) + 1
         ((count, block),) = deque(AvroContainerReader(opened).blocks(), maxlen=1)
         return decode_long(block, 0)[0] + count
 
 
-def _read_numbers(file: ListedFile, opened: Any) -> Iterator[list[int]]:
-    """Sequence numbers of a Parquet file, in batches."""
-    reader = _open_parquet(file, opened)
-    for batch in reader.iter_batches(batch_size=_ROWS, columns=["SequenceNumber"]):
-        if batch.num_rows:
-            yield batch.column(0).to_pylist()
+def _read_numbers(file: ListedFile, opened: Any) -> Any:
+    """The sequence numbers of a Parquet file, an Arrow column."""
+    return _open_parquet(file, opened).read(columns=["SequenceNumber"]).column(0)
 
 
 def _is_selected(plan: HistoryPlan, enqueued_us: int) -> bool:

@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.capture import status
 from penstock.capture.description import parse_description
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.state import CaptureStateFile
-from penstock.capture.status import (
-    RECENT_FILES_MAX,
-    CaptureReport,
-    CaptureState,
-    RecentFile,
-    RunAssignment,
-)
+from penstock.capture.status import CaptureState, RunAssignment
 from penstock.capture.windows import WindowStart, start_after
 from penstock.management.client import ManagementClient
 from penstock.model import names
@@ -36,6 +31,7 @@ from penstock.spark.capture.plan import (
     SINK,
     SOURCE,
     CapturePlan,
+    find_reading_rule,
     open_run_state,
     write_plan,
 )
@@ -222,7 +218,7 @@ class CaptureRunQuery:
             return
         self._client.report_capture(self._assignment.namespace, self._assignment.hub, report)
 
-    def _build_report(self) -> CaptureReport:
+    def _build_report(self) -> status.CaptureReport:
         captured = self._captured_positions()
         self._announce()
         state = self._open_state()
@@ -230,8 +226,8 @@ class CaptureRunQuery:
         if self._is_captured() and not self._announce_error and state.is_settled():
             self.is_finished = True
             self._stop_query()
-        totals, newest = state.totals(), state.newest_files(RECENT_FILES_MAX)
-        return CaptureReport(
+        totals, newest = state.totals(), state.newest_files(status.RECENT_FILES_MAX)
+        return status.CaptureReport(
             run=self._run.id,
             state=self._judge_state(),
             captured=captured,
@@ -243,7 +239,9 @@ class CaptureRunQuery:
             last_file=newest[0].url if newest else "",
             last_file_ms=newest[0].named_s * 1000 if newest else 0,
             recent_files=[
-                RecentFile(file.url, file.named_s * 1000, file.count, file.bytes, file.written_ms)
+                status.RecentFile(
+                    file.url, file.named_s * 1000, file.count, file.bytes, file.written_ms
+                )
                 for file in newest
             ],
             files=totals.files,
@@ -288,17 +286,12 @@ class CaptureRunQuery:
         """A connection string with a key of the namespace that may listen. With the Manage right
         Capture has a consumer group of its own."""
         namespace = self._assignment.namespace
-        rules = [
-            rule
-            for rule in self._client.rules(namespace)
-            if {"Listen", "Manage"} & set(rule.rights)
-        ]
-        if not rules:
+        rule = find_reading_rule(self._client, namespace, preferred="Manage")
+        if rule is None:
             raise NotFound(
                 f"No shared access policy of the namespace '{namespace}' may listen: Capture needs "
                 "one to read with."
             )
-        rule = min(rules, key=lambda rule: ("Manage" not in rule.rights, rule.name))
         keys = self._client.keys(namespace, None, rule.name)
         group = names.CAPTURE_GROUP if "Manage" in rule.rights else names.DEFAULT_GROUP
         if self._settings.amqp is None:

@@ -21,21 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.capture import windows
 from penstock.capture.file_names import partition_order
-from penstock.capture.windows import (
-    ClosedRange,
-    EventLocation,
-    PartitionEnd,
-    PartitionObservation,
-    WindowRules,
-    WindowStart,
-    WindowTimer,
-    close_windows,
-    is_log_behind,
-    open_first_windows,
-    start_after,
-    window_start_at_end,
-)
+from penstock.capture.windows import ClosedRange, EventLocation, PartitionEnd, WindowStart
 from penstock.client.errors import ClientError
 from penstock.client.event_position import EventPosition
 from penstock.client.ranges import HubReader
@@ -91,7 +79,7 @@ class CaptureStreamReader(DataSourceStreamReader):
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
         self._log: CaptureLogReader | None = None
-        self._timer = WindowTimer()
+        self._timer = windows.WindowTimer()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plan": self._plan}  # a task needs no connection of the driver
@@ -105,7 +93,9 @@ class CaptureStreamReader(DataSourceStreamReader):
         with closing(self._plan.open_state()) as state:
             stored = state.starts()
         starts = {key: self._first_start(key) for key in self._plan.starts}
-        starts |= {key: start_after(progress) for key, progress in self._plan.reached.items()}
+        starts |= {
+            key: windows.start_after(progress) for key, progress in self._plan.reached.items()
+        }
         return self._offset(starts | stored, {})
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
@@ -117,7 +107,7 @@ class CaptureStreamReader(DataSourceStreamReader):
         for key in ends.keys() - starts.keys():
             starts[key] = self._first_start(key)
         logs = {key: CapturePartitionLog(self._log, key) for key in starts}
-        starts = open_first_windows(starts, ends, logs)
+        starts = windows.open_first_windows(starts, ends, logs)
         closed: dict[str, list[ClosedRange]] = {}
         for key in sorted(starts, key=partition_order):
             if key in ends:
@@ -132,18 +122,18 @@ class CaptureStreamReader(DataSourceStreamReader):
     ) -> tuple[WindowStart, list[ClosedRange]]:
         """The windows of one partition that are over, with names that no other run has."""
         now_ms = time.time_ns() // 1_000_000
-        if is_log_behind(start, end):
+        if windows.is_log_behind(start, end):
             _log.warning(
                 "capture log went back: hub=%s/%s partition=%s events=%d captured=%d; capture "
                 "continues from the end of the log",
                 *(self._plan.namespace, self._plan.hub, key),
                 *(end.next_sequence, start.sequence),
             )
-            following, ranges = window_start_at_end(start, end, now_ms)
+            following, ranges = windows.window_start_at_end(start, end, now_ms)
         else:
             waited_ms = self._timer.waited_ms(key, start, time.monotonic_ns() // 1_000_000)
-            seen = PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
-            following, ranges = close_windows(
+            seen = windows.PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
+            following, ranges = windows.close_windows(
                 start, self._rules, log, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
             )
         if not ranges:
@@ -170,9 +160,9 @@ class CaptureStreamReader(DataSourceStreamReader):
         empty: list[PlannedWindow] = []
         tasks: list[InputPartition] = []
         for key, ranges in closed_ranges(end).items():
-            windows = [PlannedWindow(key, closed, settings) for closed in ranges]
-            empty += [window for window in windows if window.range.is_empty]
-            full = [window for window in windows if not window.range.is_empty]
+            planned = [PlannedWindow(key, closed, settings) for closed in ranges]
+            empty += [window for window in planned if window.range.is_empty]
+            full = [window for window in planned if not window.range.is_empty]
             share = -(-len(full) // _TASKS_MAX) or 1
             tasks += [InputPartition(full[at : at + share]) for at in range(0, len(full), share)]
         return [*tasks, InputPartition(empty)] if empty else tasks
@@ -200,9 +190,11 @@ class CaptureStreamReader(DataSourceStreamReader):
         return WindowStart(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
     @property
-    def _rules(self) -> WindowRules:
+    def _rules(self) -> windows.WindowRules:
         settings = self._plan.settings
-        return WindowRules(interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes)
+        return windows.WindowRules(
+            interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes
+        )
 
     def _offset(
         self, starts: Mapping[str, WindowStart], closed: Mapping[str, list[ClosedRange]]

@@ -11,15 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from penstock.capture import hub_files
 from penstock.capture.captured_file import ManifestFile, decode_manifest
 from penstock.capture.file_names import MANIFESTS
-from penstock.capture.hub_files import (
-    FileLocationFilter,
-    ListedFile,
-    StoreIdentity,
-    list_hub_files,
-    store_identity,
-)
+from penstock.capture.hub_files import FileLocationFilter, ListedFile, StoreIdentity
 from penstock.capture.runs import find_gaps, merge_ranges
 from penstock.capture.storage import FileStore
 from penstock.client.ranges import RangeSettings
@@ -65,13 +60,8 @@ class CaptureVerification(msgspec.Struct, kw_only=True):
 
     @property
     def is_fine(self) -> bool:
-        return not (
-            self.missing
-            or self.double
-            or self.different
-            or self.damaged_files
-            or self.unlike_manifest
-        )
+        lost = self.missing or self.double or self.different
+        return not (lost or self.damaged_files or self.unlike_manifest)
 
     def row(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "problems"}
@@ -109,10 +99,10 @@ def verify(
     # are listed, and the events of a file were in the log before.
     after_s = min((location.after_s for location in locations), default=-1)
     listed: dict[_FileKey, tuple[str, str]] = {}
-    for identity, store in {store_identity(store): store for store in stores}.items():
+    for identity, store in {hub_files.store_identity(store): store for store in stores}.items():
         for manifest, entry in _read_manifests(store, namespace, hub, after_s, result):
             listed[identity, entry.path] = (manifest, entry.sha256)
-    files = list_hub_files(locations, stores, namespace, hub)
+    files = hub_files.list_hub_files(locations, stores, namespace, hub)
     retained = RetainedRanges(ranges)
     held: dict[str, list[tuple[int, int, str]]] = {}
     digests: dict[_FileKey, str] = {}
@@ -121,7 +111,7 @@ def verify(
         result.add(file, check)
         in_file = [(first, end, file.path) for first, end in check.ranges]
         held.setdefault(file.partition, []).extend(in_file)
-        digests[store_identity(stores[file.place]), file.path] = check.sha256
+        digests[hub_files.store_identity(stores[file.place]), file.path] = check.sha256
     for partition, in_files in held.items():
         _check_double(partition, in_files, result)
     _check_missing(expected, held, retained.ends(), result)

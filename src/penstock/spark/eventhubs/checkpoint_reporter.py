@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.checkpoints.records import GroupNames
@@ -50,29 +51,22 @@ def open_checkpoint_reporter(
     return CheckpointReporter(names, open_store, service_offset)
 
 
+@dataclass
 class CheckpointReporter:
     """Saves the newest positions (next sequence numbers by partition), in a thread of its own. For
     one calling thread. Must be closed."""
 
-    def __init__(
-        self,
-        names: GroupNames,
-        open_store: Callable[[], Any],  # a ServiceBackend
-        service_offset: ServiceOffset,
-        *,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._names = names
-        self._open_store = open_store
-        self._service_offset = service_offset
-        self._monotonic_s = monotonic_s
-        self._store: Any = None
-        self._saved: dict[str, int] = {}
-        self._newest: dict[str, int] = {}
-        self._retry_at_s = 0.0
-        self._failures = 0  # in a row
-        self._has_warned = False
-        self._thread: threading.Thread | None = None
+    names: GroupNames
+    open_store: Callable[[], Any]  # returns a ServiceBackend
+    service_offset: ServiceOffset
+    monotonic_s: Callable[[], float] = time.monotonic
+    _store: Any = None
+    _saved: dict[str, int] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+    _retry_at_s: float = 0.0
+    _failures: int = 0  # in a row
+    _has_warned: bool = False
+    _thread: threading.Thread | None = None
 
     def report(self, offset: Mapping[str, int]) -> None:
         """Everything before this offset of the query is processed. Returns at once. What could not
@@ -97,7 +91,7 @@ class CheckpointReporter:
                 store.close()
 
     def _due(self) -> dict[str, int]:
-        if self._monotonic_s() < self._retry_at_s:
+        if self.monotonic_s() < self._retry_at_s:
             return {}
         return {k: v for k, v in self._newest.items() if self._saved.get(k) != v}
 
@@ -118,9 +112,9 @@ class CheckpointReporter:
     def _save(self, due: Mapping[str, int]) -> None:
         try:
             if self._store is None:
-                self._store = self._open_store()
+                self._store = self.open_store()
             for partition_id, position in due.items():
-                self._store.save(self._names, self._checkpoint(partition_id, position))
+                self._store.save(self.names, self._checkpoint(partition_id, position))
                 self._saved[partition_id] = position
             self._failures = 0
         except (PenstockError, OSError) as error:
@@ -137,13 +131,13 @@ class CheckpointReporter:
                 pause_s,
             )
             self._has_warned = True
-            self._retry_at_s = self._monotonic_s() + pause_s
+            self._retry_at_s = self.monotonic_s() + pause_s
 
     def _checkpoint(self, partition_id: str, position: int) -> Checkpoint:
         """The last event that was processed, as event processors store it. If the event is gone, a
         reader that continues there begins with the oldest event."""
         number = position - 1
-        offset = self._service_offset(partition_id, number) if number >= 0 else None
+        offset = self.service_offset(partition_id, number) if number >= 0 else None
         return Checkpoint(
             partition_id=partition_id,
             offset=_NO_OFFSET if offset is None else offset,
