@@ -4,6 +4,7 @@ query's options, in its plan or on Spark's pages. Field names are stored names."
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +15,12 @@ from penstock.capture.storage import FileStore
 from penstock.capture.windows import CaptureStop
 from penstock.client.ranges import RangeSettings
 from penstock.io.files import write_file_atomically
-from penstock.management.client import ManagementClient
-from penstock.management.resources import AuthorizationRuleResource
 from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.management.client import ManagementClient
+    from penstock.management.resources import AuthorizationRuleResource
 
 OPTION = "capturePlan"
 SOURCE = "eventhubs"
