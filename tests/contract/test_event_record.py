@@ -10,8 +10,8 @@ from tests.unit.formats.event_samples import VALUES
 from penstock.amqp import types as t
 from penstock.amqp.encoder import encode
 from penstock.amqp.message import DataBody, Message, SequenceBody, ValueBody, encode_message
-from penstock.capture.container import AvroContainerReader
-from penstock.capture.records import _read_text, _read_value, decode_long
+from penstock.capture.container import AvroContainerReader, decode_long, decode_text
+from penstock.capture.records import _read_value
 from penstock.cli.events.export_import import FileFormat, _open_writer
 from penstock.formats.amqp_values import avro_value
 from penstock.formats.avro import encode_capture_records
@@ -65,7 +65,7 @@ def without_own_pairs(record: bytes) -> bytes:
     while record[end]:
         count, end = decode_long(record, end)
         for _ in range(count):
-            pair, end = _read_text(record, end)
+            pair, end = decode_text(record, end)
             assert pair.startswith("penstock:")
             _, end = _read_value(record, end)
     return record[:start] + record[end:]

@@ -27,8 +27,11 @@ for name in names:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as absent:
-        # Classes that Spark calls are subclasses of Spark's: only Spark loads these.
-        if not (name.endswith(("source", ".sink")) and absent.name == "pyspark"):
+        # Classes that Spark calls are subclasses of Spark's; others work on Arrow arrays.
+        needs_more = name.endswith(
+            ("source", ".sink", "rows", ".arrow_arrays", ".compact", ".parquet_file")
+        )
+        if not (needs_more and absent.name in ("pyspark", "pyarrow")):
             raise
 print(len(names), penstock.__file__)
 """

@@ -60,8 +60,14 @@ HEAVY = (
     ("pyarrow", ("spark", "cli", "testing")),
     ("fsspec", ("capture", "spark")),
 )
-# Classes that Spark makes us derive from its own; loaded late by everybody else.
+# Classes that Spark makes us derive from its own, and work on Arrow arrays; loaded late by
+# everybody else.
 DERIVED = (
+    "spark.arrow_arrays",
+    "spark.capture.compact",
+    "spark.capture.parquet_file",
+    "spark.eventhubs.rows",
+    "spark.eventhubs.sink_rows",
     "spark.capture.history_source",
     "spark.capture.sink",
     "spark.capture.source",

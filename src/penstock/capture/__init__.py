@@ -15,13 +15,10 @@ __all__ = ["bridge", "read"]
 def read(spark: Any, hub: str, **options: Any) -> Any:
     """Captured events of a hub as a DataFrame, see `penstock.spark.capture.history.read`."""
     # A higher layer, loaded late: the caller has a session, so Spark is installed.
-    module = importlib.import_module("penstock.spark.capture.history")
-    return module.read(spark, hub, **options)
+    return importlib.import_module("penstock.spark.capture.history").read(spark, hub, **options)
 
 
-def bridge(spark: Any, hub: str, **options: Any) -> tuple[Any, Any]:
+def bridge(spark: Any, hub: str, **options: Any) -> Any:
     """Captured history, and a stream that continues it from the live hub: each event is in exactly
     one of them. See `penstock.spark.capture.history.bridge`."""
-    module = importlib.import_module("penstock.spark.capture.history")
-    history, stream = module.bridge(spark, hub, **options)
-    return history, stream
+    return importlib.import_module("penstock.spark.capture.history").bridge(spark, hub, **options)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from penstock.capture import file_names
+from penstock.capture.file_names import partition_order, slot_name
+from penstock.formats.quantities import format_time
 
 EVENT_TYPE = "Microsoft.EventHub.CaptureFileCreated"
 
@@ -43,66 +42,75 @@ class CapturedFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_sequence - self.first_sequence + 1 - self.count
 
 
-def build_manifest(
-    namespace: str, hub: str, slot_s: int, interval_s: int, files: Sequence[CapturedFile]
-) -> dict[str, Any]:
+class ManifestFile(msgspec.Struct, frozen=True, rename="camel"):
+    """Without events the sequence numbers are -1."""
+
+    path: str
+    partition_id: str
+    closed_at: str
+    first_sequence_number: int
+    last_sequence_number: int
+    event_count: int
+    size_in_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The list of a slot's files: where it exists, the slot is complete."""
-    ordered = sorted(
-        files, key=lambda file: (file_names.partition_order(file.partition), file.named_s)
+
+    version: int = 1
+    namespace: str
+    event_hub: str
+    slot: str
+    start: str = msgspec.field(name="from")
+    end: str = msgspec.field(name="to")
+    event_count: int
+    files: list[ManifestFile]
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Raises msgspec.MsgspecError: the stored file may be anything."""
+    return msgspec.json.decode(content, type=Manifest)
+
+
+def build_manifest(
+    namespace: str,
+    hub: str,
+    slot_s: int,
+    interval_s: int,
+    files: Sequence[CapturedFile],
+    stored: Manifest | None = None,
+) -> Manifest:
+    """With the files of the stored manifest that another run of the hub wrote in the same slot."""
+    entries = [
+        ManifestFile(
+            path=file.path,
+            partition_id=file.partition,
+            closed_at=format_time(file.named_s * 1000),
+            first_sequence_number=file.first_sequence if file.count else -1,
+            last_sequence_number=file.last_sequence if file.count else -1,
+            event_count=file.count,
+            size_in_bytes=file.bytes,
+            sha256=file.sha256,
+        )
+        for file in files
+    ]
+    if stored is not None and stored.namespace == namespace:
+        own = {file.path for file in files}
+        entries += [entry for entry in stored.files if entry.path not in own]
+    entries.sort(key=lambda entry: (partition_order(entry.partition_id), entry.closed_at))
+    return Manifest(
+        namespace=namespace,
+        event_hub=hub,
+        slot=slot_name(slot_s),
+        start=format_time(slot_s * 1000),
+        end=format_time((slot_s + interval_s) * 1000),
+        event_count=sum(entry.event_count for entry in entries),
+        files=entries,
     )
-    return {
-        "version": 1,
-        "namespace": namespace,
-        "eventHub": hub,
-        "slot": file_names.slot_name(slot_s),
-        "from": format_time(slot_s * 1000),
-        "to": format_time((slot_s + interval_s) * 1000),
-        "eventCount": sum(file.count for file in ordered),
-        "files": [
-            {
-                "path": file.path,
-                "partitionId": file.partition,
-                "closedAt": format_time(file.named_s * 1000),
-                "firstSequenceNumber": file.first_sequence if file.count else -1,
-                "lastSequenceNumber": file.last_sequence if file.count else -1,
-                "eventCount": file.count,
-                "sizeInBytes": file.bytes,
-                "sha256": file.sha256,
-            }
-            for file in ordered
-        ],
-    }
-
-
-def is_manifest(document: object) -> bool:
-    """Whether it has what `add_files_to_manifest` reads; the stored file may be anything."""
-    if not isinstance(document, dict) or not isinstance(document.get("files"), list):
-        return False
-    return all(
-        isinstance(file, dict)
-        and all(isinstance(file.get(name), str) for name in ("path", "partitionId", "closedAt"))
-        and isinstance(file.get("eventCount"), int)
-        for file in document["files"]
-    )
-
-
-def add_files_to_manifest(
-    document: dict[str, Any], stored: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Add the files of the stored manifest that another run of the hub wrote in the same slot."""
-    if stored is None or stored.get("namespace") != document["namespace"]:
-        return document
-    own = {file["path"] for file in document["files"]}
-    others = [file for file in stored.get("files", ()) if file["path"] not in own]
-    files = sorted(
-        [*document["files"], *others],
-        key=lambda file: (file_names.partition_order(file["partitionId"]), file["closedAt"]),
-    )
-    return document | {"files": files, "eventCount": sum(file["eventCount"] for file in files)}
-
-
-def manifest_bytes(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode() + b"\n"
 
 
 def build_file_created_event(
@@ -123,29 +131,19 @@ def build_file_created_event(
         "firstEnqueueTime": format_time(file.first_ms) if file.count else None,
         "lastEnqueueTime": format_time(file.last_ms) if file.count else None,
     }
+    common = {"subject": f"eventhubs/{hub}", "id": event_id[:32], "data": data}
     if cloud:
-        return {
+        return common | {
             "specversion": "1.0",
-            "id": event_id[:32],
             "source": topic,
             "type": EVENT_TYPE,
-            "subject": f"eventhubs/{hub}",
             "time": created,
             "datacontenttype": "application/json",
-            "data": data,
         }
-    return {
+    return common | {
         "topic": topic,
-        "subject": f"eventhubs/{hub}",
         "eventType": EVENT_TYPE,
-        "id": event_id[:32],
         "eventTime": created,
-        "data": data,
         "dataVersion": "",
         "metadataVersion": "1",
     }
-
-
-def format_time(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

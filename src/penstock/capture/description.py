@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.model import names
 from penstock.model.capture import CaptureDescription
@@ -46,6 +46,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _PLAIN = re.compile(r"[A-Za-z0-9 ._=/-]*")
 
 Description = Mapping[str, Any]
+T = TypeVar("T")
+_TYPE_NAMES: dict[type, str] = {bool: "a boolean", int: "an integer", dict: "an object"}
 
 
 def parse_description(given: Description) -> CaptureDescription:
@@ -68,32 +70,30 @@ def parse_description(given: Description) -> CaptureDescription:
 def check_description(given: Description) -> dict[str, Any]:
     """Return the description with its defaults filled in. Raises ArgumentError,
     ArgumentOutOfRange."""
-    enabled = _check_boolean(given, "enabled", default=False)
-    encoding = _check_choice(
-        "captureDescription.encoding", given.get("encoding") or ENCODINGS[0], ENCODINGS
-    )
-    interval_s = _check_number(given, "intervalInSeconds", INTERVAL_S, INTERVAL_S_DEFAULT)
-    size_bytes = _check_number(given, "sizeLimitInBytes", SIZE_BYTES, SIZE_BYTES_DEFAULT)
+    where = "captureDescription"
+    enabled = _read(where, given, "enabled", False)
+    encoding = given.get("encoding") or ENCODINGS[0]
     description: dict[str, Any] = {
         "enabled": enabled,
-        "encoding": encoding,
-        "intervalInSeconds": interval_s,
-        "sizeLimitInBytes": size_bytes,
-        "skipEmptyArchives": _check_boolean(given, "skipEmptyArchives", default=False),
+        "encoding": _check_choice(f"{where}.encoding", encoding, ENCODINGS),
+        "intervalInSeconds": _read_number(
+            given, "intervalInSeconds", INTERVAL_S_DEFAULT, INTERVAL_S
+        ),
+        "sizeLimitInBytes": _read_number(given, "sizeLimitInBytes", SIZE_BYTES_DEFAULT, SIZE_BYTES),
+        "skipEmptyArchives": _read(where, given, "skipEmptyArchives", False),
     }
-    destination = given.get("destination")
-    if destination is not None:
-        description["destination"] = _check_destination(destination)
+    if given.get("destination") is not None:
+        description["destination"] = _check_destination(given)
     elif enabled:
         raise ArgumentError("Capture cannot be enabled without captureDescription.destination.")
     return description
 
 
-def _check_destination(given: object) -> dict[str, Any]:
+def _check_destination(given: Description) -> dict[str, Any]:
     where = "captureDescription.destination"
-    destination = _check_object(where, given)
+    destination: dict[str, Any] = _read("captureDescription", given, "destination", {})
     name = _check_choice(f"{where}.name", destination.get("name") or BLOCK_BLOB, DESTINATIONS)
-    properties = _check_object(f"{where}.properties", destination.get("properties") or {})
+    properties: dict[str, Any] = _read(where, destination, "properties", {})
     texts = {
         key: _check_text(f"{where}.properties.{key}", value)
         for key in _DESTINATION_TEXTS
@@ -108,9 +108,7 @@ def _check_destination(given: object) -> dict[str, Any]:
     )
     checked_destination: dict[str, Any] = {"name": name, "properties": texts}
     if destination.get("identity") is not None:
-        checked_destination["identity"] = _check_object(
-            f"{where}.identity", destination["identity"]
-        )
+        checked_destination["identity"] = _read(where, destination, "identity", {})
     return checked_destination
 
 
@@ -143,21 +141,18 @@ def check_name_format(text: str) -> str:
     return text
 
 
-def _check_boolean(given: Description, key: str, *, default: bool) -> bool:
+def _read(where: str, given: Description, key: str, default: T) -> T:
+    """The value, which must have the default's type."""
     value = given.get(key)
     if value is None:
         return default
-    if not isinstance(value, bool):
-        raise ArgumentError(f"captureDescription.{key} is not a boolean.")
+    if type(value) is not type(default):
+        raise ArgumentError(f"{where}.{key} is not {_TYPE_NAMES[type(default)]}.")
     return value
 
 
-def _check_number(given: Description, key: str, bounds: tuple[int, int], default: int) -> int:
-    value = given.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentError(f"captureDescription.{key} is not an integer.")
+def _read_number(given: Description, key: str, default: int, bounds: tuple[int, int]) -> int:
+    value = _read("captureDescription", given, key, default)
     least, most = bounds
     if not least <= value <= most:
         raise ArgumentOutOfRange(
@@ -171,12 +166,6 @@ def _check_choice(where: str, value: object, allowed: tuple[str, ...]) -> str:
         raise ArgumentError(
             f"{where} is '{names.quote_text(str(value))}': {' and '.join(allowed)} are allowed."
         )
-    return value
-
-
-def _check_object(where: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ArgumentError(f"{where} is not an object.")
     return value
 
 

@@ -47,8 +47,6 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Destination({self.name!r}, {redact_url(self.url)!r})"
 
-    __str__ = __repr__
-
     @property
     def parsed_url(self) -> DestinationUrl:
         return parse_destination_url(self.url)

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from penstock.capture.container import DamagedAvroFile
+from penstock.capture.container import (
+    DamagedAvroFile,
+    decode_bytes,
+    decode_long,
+    decode_map,
+    decode_text,
+)
 from penstock.model.capture import SequenceRange
 
 Value = int | float | str | bytes
@@ -30,14 +36,14 @@ class CaptureRecord:
     def __init__(self, block: bytes, start: int) -> None:
         self.start = start
         self.sequence, at = decode_long(block, start)
-        self.offset, at = _read_text(block, at)
-        self.enqueued, at = _read_text(block, at)
-        self.system, at = _read_map(block, at)
-        self.properties, at = _read_map(block, at)
+        self.offset, at = decode_text(block, at)
+        self.enqueued, at = decode_text(block, at)
+        self.system, at = decode_map(block, at, _read_value)
+        self.properties, at = decode_map(block, at, _read_value)
         branch, at = decode_long(block, at)
         self.body: bytes | None = None
         if branch == 1:
-            self.body, at = _read_bytes(block, at)
+            self.body, at = decode_bytes(block, at)
         elif branch != 0:
             raise DamagedAvroFile(f"Branch {branch} of a body.")
         self.end = at
@@ -90,52 +96,6 @@ def parse_time_us(text: str) -> int:
     return (at - _EPOCH) // _US
 
 
-def decode_long(block: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(block) or shift > 63:
-            raise DamagedAvroFile("A record is cut off.")
-        byte = block[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-
-
-def _read_bytes(block: bytes, at: int) -> tuple[bytes, int]:
-    size, at = decode_long(block, at)
-    if not 0 <= size <= len(block) - at:
-        raise DamagedAvroFile(f"A value of {size} bytes where {len(block) - at} are left.")
-    return block[at : at + size], at + size
-
-
-def _read_text(block: bytes, at: int) -> tuple[str, int]:
-    raw, at = _read_bytes(block, at)
-    try:
-        return raw.decode(), at
-    except UnicodeDecodeError:
-        raise DamagedAvroFile("A text is not UTF-8.") from None
-
-
-def _read_map(block: bytes, at: int) -> tuple[dict[str, Value], int]:
-    values: dict[str, Value] = {}
-    while True:
-        count, at = decode_long(block, at)
-        if count == 0:
-            return values, at
-        if count < 0:
-            count = -count
-            _, at = decode_long(block, at)
-        if count > len(block) - at:
-            raise DamagedAvroFile(
-                f"A map of {count} entries where {len(block) - at} bytes are left."
-            )
-        for _ in range(count):
-            name, at = _read_text(block, at)
-            values[name], at = _read_value(block, at)
-
-
 def _read_value(block: bytes, at: int) -> tuple[Value, int]:
     branch, at = decode_long(block, at)
     if branch == 0:
@@ -145,9 +105,9 @@ def _read_value(block: bytes, at: int) -> tuple[Value, int]:
             raise DamagedAvroFile("A number is cut off.")
         return float(_DOUBLE.unpack_from(block, at)[0]), at + 8
     if branch == 2:
-        return _read_text(block, at)
+        return decode_text(block, at)
     if branch == 3:
-        return _read_bytes(block, at)
+        return decode_bytes(block, at)
     raise DamagedAvroFile(f"Branch {branch} of a union of four.")
 
 

@@ -22,22 +22,10 @@ import msgspec
 from penstock.capture import file_names
 from penstock.capture.captured_file import CapturedFile
 from penstock.capture.windows import ClosedRange, WindowStart
-from penstock.io.database import (
-    DatabaseFormat,
-    DatabaseUnusable,
-    connect,
-    open_database,
-    report_wal_damage,
-)
-from penstock.io.sqlite import (
-    WalDamage,
-    check_rows,
-    check_structure,
-    find_wal_damage,
-    transaction,
-)
+from penstock.io import database, sqlite
+from penstock.io.sqlite import WalDamage, transaction
 
-_FORMAT = DatabaseFormat(
+_FORMAT = database.DatabaseFormat(
     name="capture state",
     application_id=0x50434150,
     migrations=[
@@ -127,8 +115,8 @@ class CaptureStateFile:
         self._run = run
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if check:
-            report_wal_damage(file, _FORMAT.name, _find_wal_damage(file))
-        self._database = open_database(
+            database.report_wal_damage(file, _FORMAT.name, _find_wal_damage(file))
+        self._database = database.open_database(
             file, _FORMAT, busy_s=_BUSY_S, check_log=False, check_content=check
         )
         try:
@@ -212,10 +200,8 @@ class CaptureStateFile:
 
     def replace(self, file: CapturedFile) -> None:
         """Store what is known about a file that was written again."""
-        self._database.execute(
-            "UPDATE files SET record = ? WHERE run = ? AND path = ?",
-            (_encode(file), self._run, file.path),
-        )
+        statement = "UPDATE files SET record = ?3 WHERE run = ?1 AND path = ?2"
+        self._execute(statement, file.path, _encode(file))
 
     def forget_run(self) -> None:
         """Delete the entries of a finished run. The names of its files stay taken."""
@@ -345,27 +331,28 @@ class CaptureStateFile:
 
 def _check_old_file(file: Path) -> None:
     """Raises sqlite3.DatabaseError where it is damaged."""
-    report_wal_damage(file, _FORMAT.name, find_wal_damage(file))
-    with closing(connect(file, _FORMAT.name, busy_s=_BUSY_S)) as database:
-        summed = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'row_sums'").fetchone()
+    database.report_wal_damage(file, _FORMAT.name, sqlite.find_wal_damage(file))
+    with closing(database.connect(file, _FORMAT.name, busy_s=_BUSY_S)) as connection:
+        query = "SELECT 1 FROM sqlite_master WHERE name = 'row_sums'"
+        has_sums = connection.execute(query).fetchone() is not None
         try:
-            damage = check_structure(database) if summed is None else check_rows(database)
+            damage = (sqlite.check_rows if has_sums else sqlite.check_structure)(connection)
         except UnicodeDecodeError as error:  # in a message of SQLite's
             damage = str(error)
     if damage is not None:
-        raise DatabaseUnusable(f"{file} is damaged: {damage}")
+        raise database.DatabaseUnusable(f"{file} is damaged: {damage}")
 
 
 def _find_wal_damage(file: Path) -> WalDamage | None:
     """Another process may be writing: damage counts when the file does not change meanwhile."""
     log = file.with_name(file.name + "-wal")
     for _ in range(_CHECKS_MAX):
-        damage = find_wal_damage(file)
+        damage = sqlite.find_wal_damage(file)
         if damage is None or not log.exists():
             return None
         before = log.stat()
         time.sleep(_CHECK_AGAIN_S)
-        if find_wal_damage(file) == damage and log.exists():
+        if sqlite.find_wal_damage(file) == damage and log.exists():
             now = log.stat()
             if (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
                 return damage

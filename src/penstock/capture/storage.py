@@ -11,24 +11,21 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from penstock.capture.destinations import (
-    AZURE_CREDENTIALS,
-    AZURE_OPTIONS,
-    SECRETS,
-    Destination,
-    DestinationFolder,
-    connection_fields,
-    file_url,
-    storage_endpoint,
-)
+from penstock.capture import destinations
+from penstock.capture.destinations import Destination, DestinationFolder
 from penstock.capture.file_names import check_path
+from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.model import names
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 
+UPLOAD_TRIES = 5
+_BACKOFF = Backoff(0.5, 4.0)
 _TIMEOUT_S = 60
 _RETRIES = 1
 _TEXT_MAX = 300  # of a library's error: an operator has to understand it
@@ -65,7 +62,7 @@ class FileStore:
 
     def url(self, path: str) -> str:
         """The file's address for people and in `CaptureFileCreated`."""
-        return file_url(self.target.destination, self.root, path)
+        return destinations.file_url(self.target.destination, self.root, path)
 
     def put(self, source: Path, path: str) -> None:
         """Move a complete local file to `path`, replacing an existing one."""
@@ -80,13 +77,19 @@ class FileStore:
                 self._remote.put_file(str(source), self._full(path), overwrite=True)
             source.unlink(missing_ok=True)
 
+    def upload(self, source: Path, path: str, tries: int = UPLOAD_TRIES) -> None:
+        """`put` with retries for some seconds: a failure means that events are read again."""
+        for attempt in range(1, tries):
+            try:
+                return self.put(source, path)
+            except DestinationError:
+                time.sleep(_BACKOFF.pause_s(attempt))
+        self.put(source, path)
+
     def put_bytes(self, content: bytes, path: str, spool: Path) -> None:
         spool.mkdir(parents=True, exist_ok=True)
         source = spool / f"{os.getpid()}-{path.rpartition('/')[2]}"
-        with source.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file_atomically(source, content, mode=0o644)
         self.put(source, path)
 
     def open(self, path: str) -> BinaryIO:
@@ -237,12 +240,12 @@ def _fsspec_options(destination: Destination) -> dict[str, Any]:
             ),
         }
     options: dict[str, Any] = {
-        name: configured[name] for name in AZURE_OPTIONS if name in configured
+        name: configured[name] for name in destinations.AZURE_OPTIONS if name in configured
     }
     if "connection_string" not in options:
         options.setdefault("account_name", url.account)
-        options["account_host"] = storage_endpoint(url, configured).partition("://")[2]
-    if not any(name in options for name in AZURE_CREDENTIALS):
+        options["account_host"] = destinations.storage_endpoint(url, configured).partition("://")[2]
+    if not any(name in options for name in destinations.AZURE_CREDENTIALS):
         options["anon"] = False  # DefaultAzureCredential
     options["connection_timeout"] = options["read_timeout"] = _TIMEOUT_S
     return options
@@ -296,16 +299,8 @@ def _redact_secrets(destination: Destination, text: str) -> str:
 
 def _find_secrets(options: Mapping[str, str]) -> Iterator[str]:
     """Whole credentials, and the parts of them that an error might show alone."""
-    fields = connection_fields(options.get("connection_string", ""))
-    secrets = [options.get(name) for name in SECRETS]
+    fields = destinations.connection_fields(options.get("connection_string", ""))
+    secrets = [options.get(name) for name in destinations.SECRETS]
     secrets += [fields.get("accountkey"), fields.get("sharedaccesssignature")]
     secrets += re.findall(r"sig=([^&;]+)", ";".join(options.values()))
     yield from (secret for secret in secrets if secret)
-
-
-def fsync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.model.errors import PenstockError
@@ -31,53 +31,25 @@ CONTEXT_ATTRIBUTES = ("_gateway", "_jvm", "_active_spark_context")
 SESSION_ATTRIBUTES = ("_instantiatedSession", "_activeSession")
 
 
-@contextmanager
-def spark_session(
-    *,
-    app_name: str,
-    master: str | None,
-    remote: str | None,
-    conf: Mapping[str, str],
-    log: Path | None,
-) -> Iterator[SparkSession]:
-    """A session for the duration of the block. Spark, its JVM and its workers log to the file
-    `log`; None: to stderr."""
-    launcher = JvmLauncher(app_name=app_name, master=master, remote=remote, conf=conf, log=log)
-    with launcher:
-        yield launcher.start()
-
-
+@dataclass(kw_only=True)
 class JvmLauncher:
-    """Starts one session at a time, and another one after its JVM has ended. A context manager."""
+    """Starts one session at a time, and another one after its JVM has ended. As a context manager
+    it stops the last one. Spark, its JVM and its workers log to the file `log`; None: to stderr."""
 
-    def __init__(
-        self,
-        *,
-        app_name: str,
-        master: str | None,
-        remote: str | None,
-        conf: Mapping[str, str],
-        log: Path | None,
-    ) -> None:
-        self._app_name = app_name
-        self._master = master
-        self._remote = remote
-        self._conf = dict(conf)
-        self._log = log
-        self._spark: SparkSession | None = None
+    app_name: str
+    master: str | None
+    remote: str | None = None
+    conf: Mapping[str, str]
+    log: Path | None
+    _spark: SparkSession | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        spark, self._spark = self._spark, None
-        if spark is not None:
-            _stop(spark)
+    def __exit__(self, *_: object) -> None:
+        if self._spark is not None:
+            _stop(self._spark)
+            self._spark = None
 
     def start(self) -> SparkSession:
         """Start a session. Raises PenstockError with the last lines of the log."""
@@ -87,14 +59,14 @@ class JvmLauncher:
             _forget(self._spark)
             self._spark = None
         logging.getLogger().addFilter(_is_not_from_py4j)
-        if self._remote is None:
-            _launch(self._master, self._conf, self._log)
+        if self.remote is None:
+            _launch(self.master, self.conf, self.log)
         try:
             self._spark = session(
-                app_name=self._app_name, master=self._master, remote=self._remote, **self._conf
+                app_name=self.app_name, master=self.master, remote=self.remote, **self.conf
             )
         except Exception as error:
-            text = f"Spark did not start: {_first_line(error)}{_read_tail(self._log)}"
+            text = f"Spark did not start: {_first_line(error)}{_read_tail(self.log)}"
             raise PenstockError(text) from error
         return self._spark
 

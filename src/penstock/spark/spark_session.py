@@ -30,11 +30,7 @@ _LOCAL = {
 
 
 def session(
-    *,
-    app_name: str = "penstock",
-    master: str | None = None,
-    remote: str | None = None,
-    **conf: Any,
+    *, app_name: str = "penstock", master: str | None = None, remote: str | None = None, **conf: Any
 ) -> SparkSession:
     """Return the running session, or a new one. `conf` are Spark's own settings:
     `session(**{"spark.sql.shuffle.partitions": 4})`. `master` is `local[*]` unless it is given

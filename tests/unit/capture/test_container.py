@@ -13,9 +13,15 @@ import fastavro
 import pytest
 
 from penstock.capture import container
-from penstock.capture.container import EMPTY_BYTES_MAX, SCHEMA, AvroContainerReader, DamagedAvroFile
-from penstock.capture.records import decode_long, parse_time_us, read_capture_records, to_ranges
-from penstock.capture.window_file import AvroFile
+from penstock.capture.container import (
+    EMPTY_BYTES_MAX,
+    SCHEMA,
+    AvroContainerReader,
+    AvroFile,
+    DamagedAvroFile,
+    decode_long,
+)
+from penstock.capture.records import parse_time_us, read_capture_records, to_ranges
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
 

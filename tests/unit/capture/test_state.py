@@ -14,10 +14,8 @@ import pytest
 
 from penstock.capture.captured_file import (
     CapturedFile,
-    add_files_to_manifest,
     build_file_created_event,
     build_manifest,
-    manifest_bytes,
 )
 from penstock.capture.state import (
     CaptureStateFile,
@@ -161,9 +159,10 @@ def test_a_manifest_lists_each_file_with_what_proves_it() -> None:
     made = build_manifest(
         "ns", "hub", 1_700_000_040, 60, [captured(1, "10"), empty, captured(0, "2")]
     )
-    assert [file["partitionId"] for file in made["files"]] == ["1", "2", "10"]
-    assert made["files"][0]["firstSequenceNumber"] == -1
-    assert made["files"][1] == {
+    stored = json.loads(made.encode())
+    assert [file["partitionId"] for file in stored["files"]] == ["1", "2", "10"]
+    assert stored["files"][0]["firstSequenceNumber"] == -1
+    assert stored["files"][1] == {
         "path": "ns/hub/2/0.avro",
         "partitionId": "2",
         "closedAt": "2023-11-14T22:13:20.000Z",
@@ -173,30 +172,34 @@ def test_a_manifest_lists_each_file_with_what_proves_it() -> None:
         "sizeInBytes": 1000,
         "sha256": "ab" * 32,
     }
-    assert (made["slot"], made["eventCount"]) == ("2023-11-14T22-14-00Z", 20)
-    assert json.loads(manifest_bytes(made)) == made
+    assert (stored["slot"], stored["eventCount"]) == ("2023-11-14T22-14-00Z", 20)
+    assert [*stored] == [
+        "version",
+        "namespace",
+        "eventHub",
+        "slot",
+        "from",
+        "to",
+        "eventCount",
+        "files",
+    ]
+    assert made.encode() == json.dumps(stored, indent=1).encode() + b"\n"
 
 
 def test_a_manifest_keeps_the_files_of_another_run_in_its_slot() -> None:
     slot = ("ns", "hub", 1_700_000_040, 60)
     first = build_manifest(*slot, [captured(0), captured(1, "1")])
-    late = add_files_to_manifest(
-        build_manifest(*slot, [captured(2), captured(3, "0", count=4)]), first
-    )
-    assert [file["path"] for file in late["files"]] == [
+    late = build_manifest(*slot, [captured(2), captured(3, "0", count=4)], first)
+    assert [file.path for file in late.files] == [
         "ns/hub/0/0.avro",
         "ns/hub/0/2.avro",
         "ns/hub/0/3.avro",
         "ns/hub/1/1.avro",
     ]
-    assert late["eventCount"] == 34
-    assert (
-        add_files_to_manifest(build_manifest(*slot, [captured(0)]), late) == late
-    )  # again is the same
-    elsewhere = first | {"namespace": "other"}
-    assert (
-        add_files_to_manifest(build_manifest(*slot, [captured(2)]), elsewhere)["eventCount"] == 10
-    )
+    assert late.event_count == 34
+    assert build_manifest(*slot, [captured(0)], late) == late  # again is the same
+    elsewhere = msgspec.structs.replace(first, namespace="other")
+    assert build_manifest(*slot, [captured(2)], elsewhere).event_count == 10
 
 
 def test_event_grid_and_cloud_events_say_the_same() -> None:

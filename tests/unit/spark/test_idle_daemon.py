@@ -143,13 +143,13 @@ import sys
 from penstock.spark.idle_daemon import forget_pandas
 forget_pandas()
 import pyarrow, pyspark.sql
-print(pyarrow.array([1, 2]).to_pylist(), "pandas" in sys.modules)
+print(pyarrow.array([1, 2]).to_pylist(), sys.modules.get("pandas"))
 try:
     import pandas.core
-except ImportError as error:
-    print(error)
+except ImportError:
+    print("no pandas")
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines() == ["[1, 2] False", "The capture job does without pandas."]
+    assert done.stdout.splitlines() == ["[1, 2] None", "no pandas"]

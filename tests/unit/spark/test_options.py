@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.formats.positions import StartKind
 from penstock.model.errors import ArgumentError, ConfigurationError
 from penstock.spark.capture.source import SCHEMA, CaptureSource
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 from penstock.spark.eventhubs.options import NAMES, EventHubsOptions, parse_duration
-from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Position, PositionKind
+from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Position
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 TEXT = f"Endpoint=sb://host:5671/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
@@ -222,14 +223,17 @@ def test_durations_have_many_spellings(text: str, seconds: float) -> None:
         ("earliest", EARLIEST),
         ("LATEST", LATEST),
         ("@latest", LATEST),
-        ("100", Position(PositionKind.SEQUENCE, 100)),
-        ("1970-01-01T00:00:01Z", Position(PositionKind.TIME, 1000)),
-        ("1970-01-01T01:00:00+01:00", Position(PositionKind.TIME, 0)),
+        ("100", Position(StartKind.SEQUENCE_NUMBER, 100)),
+        ("1970-01-01T00:00:01Z", Position(StartKind.TIME, 1000)),
+        ("1970-01-01T01:00:00+01:00", Position(StartKind.TIME, 0)),
         ('{"offset": "-1", "seqNo": -1, "enqueuedTime": null, "isInclusive": true}', EARLIEST),
         ('{"offset": "@latest"}', LATEST),
-        ('{"offset": "246812"}', Position(PositionKind.OFFSET, offset="246812")),
-        ('{"SeqNo": 7, "IsInclusive": false}', Position(PositionKind.SEQUENCE, 7, inclusive=False)),
-        ('{"enqueuedTime": "1970-01-01T00:00:01.500Z"}', Position(PositionKind.TIME, 1500)),
+        ('{"offset": "246812"}', Position(StartKind.OFFSET, offset="246812")),
+        (
+            '{"SeqNo": 7, "IsInclusive": false}',
+            Position(StartKind.SEQUENCE_NUMBER, 7, inclusive=False),
+        ),
+        ('{"enqueuedTime": "1970-01-01T00:00:01.500Z"}', Position(StartKind.TIME, 1500)),
     ],
 )
 def test_a_position_has_many_spellings(text: str, position: Position) -> None:
@@ -246,7 +250,7 @@ def test_a_position_that_says_nothing_is_refused(text: str) -> None:
 
 
 def test_positions_of_partitions_have_three_spellings() -> None:
-    expected = {"0": Position(PositionKind.SEQUENCE, 100), "2": LATEST}
+    expected = {"0": Position(StartKind.SEQUENCE_NUMBER, 100), "2": LATEST}
     for name, text in (
         ("startingPositions", '{"0": 100, "2": "latest"}'),
         ("startingOffsets", '{"hub": {"0": 100, "2": -1}}'),

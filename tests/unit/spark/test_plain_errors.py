@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructType
 
 from penstock.client.errors import ClientDenied, ClientNotFound
 from penstock.spark.errors import plain_errors
 from penstock.spark.eventhubs import data_source
-from penstock.spark.eventhubs.data_source import EventHubsDataSource, SequenceRangePartition
+from penstock.spark.eventhubs.data_source import EventHubsDataSource
 from penstock.spark.eventhubs.planner import SequenceRange
 from penstock.testing import InProcessBroker
 from penstock.testing import broker as in_process
@@ -63,9 +64,7 @@ def plan(given: dict[str, str]) -> object:
 
 def read(given: dict[str, str]) -> object:
     source = EventHubsDataSource(given)
-    return list(
-        source.reader(source.schema()).read(SequenceRangePartition(SequenceRange("0", 0, 1)))
-    )
+    return list(source.reader(source.schema()).read(InputPartition(SequenceRange("0", 0, 1))))
 
 
 def start_stream(given: dict[str, str]) -> object:

@@ -403,7 +403,7 @@ def _range_settings(
 
 
 def _status_row(status: CaptureStatus) -> dict[str, object]:
-    from penstock.capture.captured_file import format_time
+    from penstock.formats.quantities import format_time
 
     return {
         "namespace": status.namespace,

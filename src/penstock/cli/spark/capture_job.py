@@ -114,7 +114,7 @@ class _CaptureSpark:
     def session(self) -> Any:
         from penstock.spark.capture.job import SPARK_CONF
         from penstock.spark.idle_daemon import forget_pandas, write_python
-        from penstock.spark.launcher import spark_session
+        from penstock.spark.launcher import JvmLauncher
 
         if self._session is None:
             forget_pandas()
@@ -126,15 +126,10 @@ class _CaptureSpark:
             logging.getLogger("penstock.capture").info(
                 "capture_spark_starting master=%s", self._master
             )
-            self._session = self._stack.enter_context(
-                spark_session(
-                    app_name="penstock-capture",
-                    master=self._master,
-                    remote=None,
-                    conf=conf,
-                    log=self._log,
-                )
+            launcher = JvmLauncher(
+                app_name="penstock-capture", master=self._master, conf=conf, log=self._log
             )
+            self._session = self._stack.enter_context(launcher).start()
         return self._session
 
 

@@ -7,23 +7,17 @@ whatever is killed; a manifest is the same each time, and so is the id of a noti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from penstock.capture import file_names
-from penstock.capture.captured_file import (
-    CapturedFile,
-    add_files_to_manifest,
-    build_file_created_event,
-    build_manifest,
-    is_manifest,
-    manifest_bytes,
-)
+from penstock.capture import captured_file, file_names
+from penstock.capture.captured_file import CapturedFile, Manifest
 from penstock.capture.destinations import resolve_destination
 from penstock.capture.state import CaptureStateFile, ManifestSlot
 from penstock.capture.storage import FileStore
@@ -56,9 +50,6 @@ class NotificationFailed(PenstockError):
     """The webhook did not accept the events; they are sent again."""
 
     retriable = True
-
-
-Send = Callable[[CapturePlan, Sequence[Mapping[str, Any]]], None]
 
 
 def write_manifests(plan: CapturePlan, state: CaptureStateFile) -> int:
@@ -107,29 +98,25 @@ def _write_slot(plan: CapturePlan, state: CaptureStateFile, slot: ManifestSlot) 
         store = FileStore(resolve_destination(plan.destinations, *place))
         files = restore_lost_files(plan, store, state, files)
         path = file_names.manifest_path(plan.hub, slot.begin_s)
-        length_s = slot.end_s - slot.begin_s
-        document = build_manifest(plan.namespace, plan.hub, slot.begin_s, length_s, files)
-        document = add_files_to_manifest(document, _read_manifest(store, path))
-        store.put_bytes(manifest_bytes(document), path, plan.spool)
+        slot_s, length_s = slot.begin_s, slot.end_s - slot.begin_s
+        stored = _read_manifest(store, path)
+        manifest = captured_file.build_manifest(
+            plan.namespace, plan.hub, slot_s, length_s, files, stored
+        )
+        store.put_bytes(manifest.encode(), path, plan.spool)
 
 
-def _read_manifest(store: FileStore, path: str) -> dict[str, Any] | None:
+def _read_manifest(store: FileStore, path: str) -> Manifest | None:
     """The stored manifest; None when there is none, or something else."""
     if store.size(path) is None:
         return None
-    with store.open(path) as opened:
-        try:
-            document = json.load(opened)
-        except ValueError:
-            return None
-    return document if is_manifest(document) else None
+    with store.open(path) as opened, contextlib.suppress(msgspec.MsgspecError):
+        return captured_file.decode_manifest(opened.read())
+    return None
 
 
 def announce_files(
-    plan: CapturePlan,
-    state: CaptureStateFile,
-    target: NotificationTarget | None,
-    send: Send | None = None,
+    plan: CapturePlan, state: CaptureStateFile, target: NotificationTarget | None
 ) -> int:
     """Announce all files that were not announced yet; returns how many. Without a target they only
     count as announced. Raises PenstockError."""
@@ -139,20 +126,25 @@ def announce_files(
             topic = f"/providers/Microsoft.EventHub/namespaces/{plan.namespace}"
             is_cloud = target.format == "cloudevents"
             events = [
-                build_file_created_event(file, topic=topic, hub=plan.hub, cloud=is_cloud)
+                captured_file.build_file_created_event(
+                    file, topic=topic, hub=plan.hub, cloud=is_cloud
+                )
                 for file in files
             ]
-            (send or notification_sender(target))(plan, events)
+            send_events(plan, target, events)
         state.mark_announced(files)
         count += len(files)
     return count
 
 
-def notification_sender(target: NotificationTarget) -> Send:
+def send_events(
+    plan: CapturePlan, target: NotificationTarget, events: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises ClientError, NotificationFailed."""
     if target.url:
-        content_type = _CONTENT_TYPES[target.format]
-        return lambda plan, events: post_events(target.url, events, content_type=content_type)
-    return lambda plan, events: asyncio.run(_publish(plan, target.hub, events))
+        post_events(target.url, events, content_type=_CONTENT_TYPES[target.format])
+    else:
+        asyncio.run(_publish(plan, target.hub, events))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -192,14 +184,6 @@ async def _publish(plan: CapturePlan, hub: str, events: Sequence[Mapping[str, An
         plan.connection_string, eventhub_name=hub, ca_file=plan.ca_file, timeout_s=_TIMEOUT_S
     )
     async with producer:
-        batch = await producer.create_batch()
         for event in events:
             data = EventData(json.dumps(event), content_type="application/json")
-            if not batch.try_add(data):
-                await producer.send_batch(batch)
-                batch = await producer.create_batch()
-                if not batch.try_add(data):
-                    raise NotificationFailed(
-                        "The event of a captured file is larger than a publication."
-                    )
-        await producer.send_batch(batch)
+            await producer.send_event(data)

@@ -15,14 +15,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from penstock.capture.destinations import DestinationFolder
 from penstock.capture.hub_files import FileLocationFilter
 from penstock.capture.storage import FileStore
-from penstock.capture.window_file import upload_file
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
 from penstock.spark.errors import explain_failure
-from penstock.spark.launcher import spark_session
+from penstock.spark.launcher import JvmLauncher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,10 +60,10 @@ def compact(
     with tempfile.TemporaryDirectory(prefix="penstock-compact-") as folder:
         log = Path(folder, "spark.log")
         try:
-            with spark_session(
-                app_name="penstock-compact", master=master, remote=None, conf=_CONF, log=log
-            ) as spark:
-                frame = CapturedFiles(where).frame(spark, start, end)
+            with JvmLauncher(
+                app_name="penstock-compact", master=master, conf=_CONF, log=log
+            ) as launcher:
+                frame = CapturedFiles(where).frame(launcher.start(), start, end)
                 return write_by_hour(frame, to, namespace=namespace, hub=hub)
         except PenstockError:
             raise
@@ -109,8 +111,6 @@ def write_hour_files(
     batches: Iterator[Any], store: FileStore, folder: Path, owner: FileOwner
 ) -> Iterator[Any]:
     """One file after the other: the rows are sorted by hour, then by ORDER."""
-    import pyarrow as pa
-
     file: HourFile | None = None
     try:
         for batch in batches:
@@ -167,8 +167,6 @@ class HourFile:
     def __init__(
         self, hour: FileHour, schema: Any, folder: Path, store: FileStore, owner: FileOwner
     ) -> None:
-        from pyarrow import parquet
-
         self.hour = hour
         self._store = store
         self._path = f"date={hour[0]}/hour={hour[1]}/partition-{hour[2]}.parquet"
@@ -184,8 +182,6 @@ class HourFile:
             self._opened = opened.pop_all()
 
     def add(self, rows: Any) -> None:
-        import pyarrow as pa
-
         left = pa.Table.from_batches([rows]).replace_schema_metadata(self._schema.metadata)
         keys = _keys(left)
         while keys:
@@ -208,7 +204,7 @@ class HourFile:
         self._flush()
         self.close()
         size = self._spooled.stat().st_size
-        upload_file(self._store, self._spooled, self._path)
+        self._store.upload(self._spooled, self._path)
         return {
             "path": self._path,
             "partition": self.hour[2],
@@ -228,8 +224,6 @@ class HourFile:
             self._flush()
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         if self._group:
             self._writer.write_table(pa.concat_tables(self._group))
             self._group = []
@@ -261,8 +255,6 @@ class _ExistingRows:
         return rows
 
     def _fill(self) -> None:
-        import pyarrow as pa
-
         while not self.keys and (batch := next(self._batches, None)) is not None:
             self._held = pa.Table.from_batches([batch]).cast(self._schema)
             self.keys = _keys(self._held)
@@ -271,9 +263,6 @@ class _ExistingRows:
 def _open_batches(
     opened: ExitStack, store: FileStore, path: str, schema: Any, owner: FileOwner
 ) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     file = opened.enter_context(store.open(path))
     try:
         reader = parquet.ParquetFile(file)
@@ -299,13 +288,9 @@ def _foreign_file_error(store: FileStore, path: str, what: str) -> ArgumentError
 
 
 def _keys(rows: Any) -> list[_Key]:
-    import pyarrow as pa
-
     columns = [rows.column(name).cast(pa.int64()).to_pylist() for name in ORDER]
     return list(zip(*columns, strict=True))
 
 
 def _rows_not_in(keys: list[_Key], others: set[_Key]) -> Any:
-    import pyarrow as pa
-
     return pa.array([key not in others for key in keys], pa.bool_())

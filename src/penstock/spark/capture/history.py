@@ -15,26 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.capture.description import (
-    INTERVAL_S,
-    NAME_FORMAT_DEFAULT,
-    check_name_format,
-)
-from penstock.capture.destinations import (
-    Destination,
-    check_destination,
-    environment_destination,
-    resolve_destination,
-)
-from penstock.capture.hub_files import (
-    FileLocationFilter,
-    ListedFile,
-    list_hub_files,
-    resolve_locations,
-)
+from penstock.capture import destinations, hub_files
+from penstock.capture.description import INTERVAL_S, NAME_FORMAT_DEFAULT, check_name_format
+from penstock.capture.hub_files import FileLocationFilter, ListedFile
 from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
-from penstock.spark.capture.history_rows import HistoryPlan, next_sequence, write_captured_plan
+from penstock.spark.capture.plan import find_reading_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,29 +53,24 @@ def read(
     start: Moment = None,
     end: Moment = None,
     live: bool = False,
-    url: str | None = None,
-    options: Mapping[str, str] | None = None,
-    container: str = "",
-    namespace: str | None = None,
-    name_format: str = NAME_FORMAT_DEFAULT,
     connection_string: str | None = None,
-    **source: str,
+    **options: Any,
 ) -> DataFrame:
     """The captured events of a hub, stored from `start` on and before `end` (UTC), in the columns
     of the `eventhubs` source. With `live` also those that are in the log and in no file yet, each
     event once.
 
-    Without `url` the service is asked where the files are (PENSTOCK_DATA, or PENSTOCK_ADMIN_URL
-    and PENSTOCK_ADMIN_TOKEN) and how the hub is read; with it, `container`, `namespace` and
-    `name_format` locate the files. `options` are the destination's (`account_name`, `account_key`,
-    ...), `source` further ones of the `eventhubs` source. Raises PenstockError."""
-    where = _locate(hub, url, options, container, namespace, name_format)
+    Without the option `url` the service is asked where the files are (PENSTOCK_DATA, or
+    PENSTOCK_ADMIN_URL and PENSTOCK_ADMIN_TOKEN) and how the hub is read; with it, `container`,
+    `namespace` and `name_format` locate the files. `options` are the destination's
+    (`account_name`, `account_key`, ...). Further ones are of the `eventhubs` source. Raises
+    PenstockError."""
+    where, source = _locate(hub, **options)
     files = CapturedFiles(where)
     history = files.frame(spark, start, end)
     if not live:
         return history
-    following = files.next_sequences()
-    tail = _load_live(spark.read.format("eventhubs"), where, connection_string, following, source)
+    tail = files.load_live(spark.read, connection_string, source)
     return history.unionByName(_between(tail, start, end).select(history.columns))
 
 
@@ -98,21 +79,15 @@ def bridge(
     hub: str,
     *,
     start: Moment = None,
-    url: str | None = None,
-    options: Mapping[str, str] | None = None,
-    container: str = "",
-    namespace: str | None = None,
-    name_format: str = NAME_FORMAT_DEFAULT,
     connection_string: str | None = None,
-    **source: str,
+    **options: Any,
 ) -> tuple[DataFrame, DataFrame]:
     """History, and a stream that begins after it: each event is in exactly one of them. Parameters
     are as for `read`."""
-    where = _locate(hub, url, options, container, namespace, name_format)
+    where, source = _locate(hub, **options)
     files = CapturedFiles(where)
     history = files.frame(spark, start, None)
-    following, reader = files.next_sequences(), spark.readStream.format("eventhubs")
-    stream = _load_live(reader, where, connection_string, following, source)
+    stream = files.load_live(spark.readStream, connection_string, source)
     return history, _between(stream, start, None).select(history.columns)
 
 
@@ -120,26 +95,52 @@ class CapturedFiles:
     """The files that a hub has now. Raises DestinationError."""
 
     def __init__(self, where: HistoryLocation) -> None:
-        self._targets = [location.target for location in where.locations]
-        self._stores = [FileStore(target) for target in self._targets]
-        self._files = list_hub_files(where.locations, self._stores, where.namespace, where.hub)
+        self._where = where
+        self._stores = [FileStore(location.target) for location in where.locations]
+        self._files = hub_files.list_hub_files(
+            where.locations, self._stores, where.namespace, where.hub
+        )
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
         """Their events, stored from `start` on and before `end`."""
-        from penstock.spark.capture.history_source import SOURCE, HistoryDataSource
+        from penstock.spark.capture import history_source
 
         since_us, until_us = to_microseconds("start", start), to_microseconds("end", end)
-        plan = HistoryPlan(
-            targets=self._targets,
+        plan = history_source.HistoryPlan(
+            targets=[location.target for location in self._where.locations],
             files=select_files(self._files, since_us, until_us),
             since_us=since_us,
             until_us=until_us,
         )
-        spark.dataSource.register(HistoryDataSource)
-        return spark.read.format(SOURCE).option("plan", write_captured_plan(plan)).load()
+        spark.dataSource.register(history_source.HistoryDataSource)
+        file = history_source.write_captured_plan(plan)
+        return spark.read.format(history_source.SOURCE).option("plan", file).load()
 
-    def next_sequences(self) -> dict[str, int]:
+    def load_live(
+        self, reader: Any, connection_string: str | None, source: Mapping[str, str]
+    ) -> Any:
+        """The events of the live hub that follow the last ones of the files."""
+        text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
+        own = {"eventhubs.connectionString": text} if text else self._where.live
+        if not own:
+            raise ArgumentError(
+                "Live events are read from the hub: give connection_string, or set "
+                "PENSTOCK_CONNECTION_STRING."
+            )
+        options = {
+            **own,
+            "eventhubs.eventHubName": self._where.hub,
+            "eventhubs.startingPosition": "earliest",
+            **source,
+        }
+        if following := self._next_sequences():
+            options["eventhubs.startingPositions"] = json.dumps(following)
+        return reader.format("eventhubs").options(**options).load()
+
+    def _next_sequences(self) -> dict[str, int]:
         """The event after the last one of each partition's files. Opens some files."""
+        from penstock.spark.capture.history_source import next_sequence
+
         by_partition: dict[str, list[ListedFile]] = {}
         for file in self._files:
             by_partition.setdefault(file.partition, []).append(file)
@@ -181,31 +182,6 @@ def select_files(
     return chosen
 
 
-def _load_live(
-    reader: Any,
-    where: HistoryLocation,
-    connection_string: str | None,
-    following: Mapping[str, int],
-    source: Mapping[str, str],
-) -> Any:
-    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
-    own = {"eventhubs.connectionString": text} if text else where.live
-    if not own:
-        raise ArgumentError(
-            "Live events are read from the hub: give connection_string, or set "
-            "PENSTOCK_CONNECTION_STRING."
-        )
-    options = {
-        **own,
-        "eventhubs.eventHubName": where.hub,
-        "eventhubs.startingPosition": "earliest",
-        **source,
-    }
-    if following:
-        options["eventhubs.startingPositions"] = json.dumps(following)
-    return reader.options(**options).load()
-
-
 def _between(frame: Any, start: Moment, end: Moment) -> Any:
     from pyspark.sql import functions as f
 
@@ -220,21 +196,25 @@ def _between(frame: Any, start: Moment, end: Moment) -> Any:
 
 def _locate(
     hub: str,
-    url: str | None,
-    options: Mapping[str, str] | None,
-    container: str,
-    namespace: str | None,
-    name_format: str,
-) -> HistoryLocation:
+    *,
+    url: str | None = None,
+    options: Mapping[str, str] | None = None,
+    container: str = "",
+    namespace: str | None = None,
+    name_format: str = NAME_FORMAT_DEFAULT,
+    **source: str,
+) -> tuple[HistoryLocation, dict[str, str]]:
+    """Where the files are, and the remaining options, which are of the `eventhubs` source."""
+    storage = dict(options or {})
     if url is None:
-        return locate_history(hub, namespace, dict(options or {}))
+        return locate_history(hub, namespace, storage), source
     if namespace is None:
         raise ArgumentError("With url, give the namespace too: it is part of the paths.")
-    check_destination("url", url, options or {})
-    destination = Destination(name="url", url=url, options=dict(options or {}))
-    target = resolve_destination([destination], "url", container)
+    destinations.check_destination("url", url, storage)
+    destination = destinations.Destination(name="url", url=url, options=storage)
+    target = destinations.resolve_destination([destination], "url", container)
     location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
-    return HistoryLocation(locations=[location], namespace=namespace, hub=hub)
+    return HistoryLocation(locations=[location], namespace=namespace, hub=hub), source
 
 
 def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> HistoryLocation:
@@ -252,14 +232,14 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
         if not statuses:
             client.hub(namespace, hub)  # raises NotFound, unless it was never captured
             raise ArgumentError(f"The event hub '{hub}' was never captured.")
-        destinations = [
-            environment_destination(summary.name, summary.url, os.environ, options)
+        configured = [
+            destinations.environment_destination(summary.name, summary.url, os.environ, options)
             for summary in client.capture_destinations()
         ]
         live = _live_options(client, namespace)
     (status,) = statuses
-    locations, warnings = resolve_locations(
-        status.places, destinations, created_ms=status.created_ms
+    locations, warnings = hub_files.resolve_locations(
+        status.places, configured, created_ms=status.created_ms
     )
     for warning in warnings:
         _log.warning("%s", warning)
@@ -268,10 +248,9 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
 
 def _live_options(client: ManagementClient, namespace: str) -> dict[str, str]:
     """Options of the `eventhubs` source, with a key that the management API returns."""
-    rules = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
-    if not rules:
+    rule = find_reading_rule(client, namespace, preferred="Listen")
+    if rule is None:
         return {}
-    rule = min(rules, key=lambda rule: ("Listen" not in rule.rights, rule.name))
     keys = client.keys(namespace, None, rule.name)
     options = {"eventhubs.connectionString": keys.primary_connection_string}
     if client.ca_file:

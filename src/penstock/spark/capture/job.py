@@ -16,6 +16,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,34 +67,26 @@ class StopRequest(Protocol):
     def wait(self, timeout: float) -> bool: ...
 
 
+@dataclass
 class CaptureJob:
     """`spark` starts Spark when it is first called."""
 
-    def __init__(
-        self,
-        settings: CaptureJobSettings,
-        client: ManagementClient,
-        spark: Callable[[], SparkSession],
-        *,
-        start: Callable[..., StreamingQuery] = start_query,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings = settings
-        self._client = client
-        self._spark = spark
-        self._start = start
-        self._monotonic = monotonic
-        self._runs: dict[str, CaptureRunQuery] = {}
-        self._reported_s = -REPORT_S
-        self._has_swept = False
-        self.last_error = ""
+    settings: CaptureJobSettings
+    client: ManagementClient
+    spark: Callable[[], SparkSession]
+    start: Callable[..., StreamingQuery] = start_query
+    monotonic: Callable[[], float] = time.monotonic
+    last_error: str = ""
+    _runs: dict[str, CaptureRunQuery] = field(default_factory=dict)
+    _reported_s: float = -REPORT_S
+    _has_swept: bool = False
 
     def run(self, stopping: StopRequest) -> None:
         """Work until a stop is requested. Then queries stop; their windows stay open."""
         try:
             while not stopping.is_set():
                 self.look()
-                stopping.wait(self._settings.look_s)
+                stopping.wait(self.settings.look_s)
         finally:
             for run in self._runs.values():
                 run.stop()
@@ -103,7 +96,7 @@ class CaptureJob:
         """One round: fetch assignments, keep queries active, report. Raises InternalError when
         Spark is gone."""
         try:
-            assignments = self._client.capture_runs(job_id(self._settings.state))
+            assignments = self.client.capture_runs(job_id(self.settings.state))
         except AlreadyExists as error:
             self._note_error(str(error))
             for run in self._runs.values():
@@ -116,23 +109,23 @@ class CaptureJob:
         self._update_runs({assignment.run.id: assignment for assignment in assignments})
         try:
             for run in self._due_runs():
-                run.keep(self._monotonic())
+                run.keep(self.monotonic())
         except Exception as error:
             if is_gone(error):
                 raise InternalError("Spark ended while the capture job used it.") from None
             raise
-        is_due = self._monotonic() - self._reported_s >= REPORT_S
+        is_due = self.monotonic() - self._reported_s >= REPORT_S
         for run in self._runs.values():
             if is_due or run.has_news():
                 self._report(run)
         if is_due:
-            self._reported_s = self._monotonic()
+            self._reported_s = self.monotonic()
             self._report_job("Running")
 
     def _update_runs(self, assignments: dict[str, RunAssignment]) -> None:
         if not self._has_swept:
             self._has_swept = True
-            _remove_stale_state(self._settings.state, assignments)
+            _remove_stale_state(self.settings.state, assignments)
         for run_id in self._runs.keys() - assignments.keys():
             run = self._runs.pop(run_id)
             run.stop()
@@ -143,7 +136,7 @@ class CaptureJob:
                 self._runs[run_id].update_assignment(assignment)
             else:
                 self._runs[run_id] = CaptureRunQuery(
-                    self._settings, self._client, self._spark, self._start, assignment
+                    self.settings, self.client, self.spark, self.start, assignment
                 )
 
     def _due_runs(self) -> list[CaptureRunQuery]:
@@ -169,12 +162,12 @@ class CaptureJob:
     def _report_job(self, state: str) -> None:
         errors = [run.last_error for run in self._runs.values() if run.last_error]
         with contextlib.suppress(PenstockError):
-            self._client.put_job(
+            self.client.put_job(
                 CAPTURE_JOB,
                 kind="capture",
                 state=state,
                 pid=os.getpid(),
-                master=self._settings.master,
+                master=self.settings.master,
                 lag_events=sum(run.backlog_events for run in self._runs.values()),
                 last_error=errors[0] if errors else self.last_error,
             )

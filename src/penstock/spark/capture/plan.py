@@ -4,6 +4,7 @@ query's options, in its plan or on Spark's pages. Field names are stored names."
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,10 @@ from penstock.client.ranges import RangeSettings
 from penstock.io.files import write_file_atomically
 from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.management.client import ManagementClient
+    from penstock.management.resources import AuthorizationRuleResource
 
 OPTION = "capturePlan"
 SOURCE = "eventhubs"
@@ -88,6 +93,14 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
             at_s=named_s,
             file_type=settings.file_type,
         )
+
+
+def find_reading_rule(
+    client: ManagementClient, namespace: str, *, preferred: str
+) -> AuthorizationRuleResource | None:
+    """A policy whose key may read: one with the preferred right if there is one."""
+    rules = [rule for rule in client.rules(namespace) if {"Listen", "Manage"} & set(rule.rights)]
+    return min(rules, key=lambda rule: (preferred not in rule.rights, rule.name), default=None)
 
 
 def open_run_state(directory: Path, hub_id: str, *, check: bool = False) -> CaptureStateFile:

@@ -53,14 +53,11 @@ def find_problem(checkpoint: Path, stored: Mapping[str, WindowStart]) -> str | N
     if not checkpoint.is_dir():
         return None
     metadata = checkpoint / "metadata"
-    if metadata.exists() and (
-        _has_wrong_checksum(metadata) or not _is_json_object(_read_text(metadata))
-    ):
-        return _describe_torn(metadata)
-    for folder in (checkpoint / "offsets", checkpoint / "commits"):
-        for file in _list_entries(folder):
-            if _has_wrong_checksum(file) or not _is_entry(file):
-                return _describe_torn(file)
+    files = [metadata] if metadata.exists() else []
+    files += _list_entries(checkpoint / "offsets") + _list_entries(checkpoint / "commits")
+    for file in files:
+        if _has_wrong_checksum(file) or not _is_intact(file):
+            return _describe_torn(file)
     return _find_missing_entries(checkpoint / "offsets", stored)
 
 
@@ -70,7 +67,7 @@ def _find_missing_entries(offsets: Path, stored: Mapping[str, WindowStart]) -> s
         return f"{offsets} has no entry, the state has" if stored else None
     newest = entries[-1]
     try:
-        offset = json.loads((_read_text(newest) or "").splitlines()[2])
+        offset = json.loads(newest.read_text().splitlines()[2])
         starts = msgspec.convert(offset["places"], dict[str, WindowStart])
     except (IndexError, KeyError, TypeError, ValueError):  # msgspec's error is a ValueError
         return _describe_torn(newest)
@@ -91,28 +88,20 @@ def _list_entries(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: int(file.name))
 
 
-def _is_entry(file: Path) -> bool:
-    """Whether it is a version and lines of JSON; `-` means a source without an offset."""
-    lines = (_read_text(file) or "").splitlines()
-    if len(lines) < 2 or lines[0] != _VERSION:
-        return False
-    return all(line == "-" or _is_json_object(line) for line in lines[1:])
-
-
-def _is_json_object(text: str | None) -> bool:
-    try:
-        return isinstance(json.loads(text or ""), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _read_text(file: Path) -> str | None:
+def _is_intact(file: Path) -> bool:
+    """Whether it is lines of JSON, in an entry after a version; `-` means a source without an
+    offset."""
     if file.stat().st_size > _ENTRY_BYTES_MAX:
-        return None
+        return False
     try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError:
-        return None
+        lines = file.read_bytes().decode().splitlines()
+        if file.name != "metadata" and lines.pop(0) != _VERSION:
+            return False
+        return bool(lines) and all(
+            line == "-" or isinstance(json.loads(line), dict) for line in lines
+        )
+    except (IndexError, ValueError, RecursionError):
+        return False
 
 
 def _has_wrong_checksum(file: Path) -> bool:

@@ -8,24 +8,21 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.capture import status
 from penstock.capture.description import parse_description
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.state import CaptureStateFile
-from penstock.capture.status import (
-    RECENT_FILES_MAX,
-    CaptureReport,
-    CaptureState,
-    RecentFile,
-    RunAssignment,
-)
+from penstock.capture.status import CaptureState, RunAssignment
 from penstock.capture.windows import WindowStart, start_after
 from penstock.management.client import ManagementClient
 from penstock.model import names
+from penstock.model.backoff import Backoff
 from penstock.model.capture import CaptureRun, RunProgress
 from penstock.model.errors import NotFound, PenstockError
 from penstock.spark.capture.announcements import NotificationTarget, announce_files, write_manifests
@@ -34,6 +31,7 @@ from penstock.spark.capture.plan import (
     SINK,
     SOURCE,
     CapturePlan,
+    find_reading_rule,
     open_run_state,
     write_plan,
 )
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TRIGGER = "2 seconds"  # windows last at least a minute
-BACKOFF_S = (1.0, 60.0)
+_BACKOFF = Backoff(1.0, 60.0)
 STEADY_S = 120.0  # a query that ran this long did not fail at its start
 _ERROR_MAX = 1000  # characters
 _log = logging.getLogger("penstock.capture")
@@ -91,35 +89,28 @@ def start_query(
     )
 
 
+@dataclass
 class CaptureRunQuery:
     """One run and its query. Used on the job's thread."""
 
-    def __init__(
-        self,
-        settings: CaptureJobSettings,
-        client: ManagementClient,
-        spark: Callable[[], SparkSession],
-        start: Callable[..., StreamingQuery],
-        assignment: RunAssignment,
-    ) -> None:
-        self._settings = settings
-        self._client = client
-        self._spark = spark
-        self._start = start
-        self._assignment = assignment
-        self._plan: CapturePlan | None = None
-        self._query: StreamingQuery | None = None
-        self._state: CaptureStateFile | None = None
-        self._started_s = 0.0
-        self._next_s = 0.0  # no start before this time
-        self._pause_s = BACKOFF_S[0]
-        self._is_changed = False
-        self.is_finished = False  # all events are in files, which are listed and announced
-        self._query_error = ""
-        self._failed_at: dict[str, int] = {}  # captured positions when the query failed
-        self._announce_error = ""
-        self._reported: tuple[dict[str, int], str] = ({}, "")
-        self.backlog_events = 0
+    _settings: CaptureJobSettings
+    _client: ManagementClient
+    _spark: Callable[[], SparkSession]
+    _start: Callable[..., StreamingQuery]
+    _assignment: RunAssignment
+    _plan: CapturePlan | None = None
+    _query: StreamingQuery | None = None
+    _state: CaptureStateFile | None = None
+    _started_s: float = 0.0
+    _next_s: float = 0.0  # no start before this time
+    _failures: int = 0  # in a row
+    _is_changed: bool = False
+    _query_error: str = ""
+    _failed_at: dict[str, int] = field(default_factory=dict)  # captured, when the query failed
+    _announce_error: str = ""
+    _reported: tuple[dict[str, int], str] | None = None  # captured positions and error
+    is_finished: bool = False  # all events are in files, which are listed and announced
+    backlog_events: int = 0
 
     @property
     def last_error(self) -> str:
@@ -168,7 +159,7 @@ class CaptureRunQuery:
         query = self._query
         if query is not None and query.isActive:
             if now_s - self._started_s >= STEADY_S:
-                self._pause_s = BACKOFF_S[0]
+                self._failures = 0
             if self._captured_positions() != self._failed_at:
                 self._query_error = ""
             return
@@ -227,7 +218,7 @@ class CaptureRunQuery:
             return
         self._client.report_capture(self._assignment.namespace, self._assignment.hub, report)
 
-    def _build_report(self) -> CaptureReport:
+    def _build_report(self) -> status.CaptureReport:
         captured = self._captured_positions()
         self._announce()
         state = self._open_state()
@@ -235,8 +226,8 @@ class CaptureRunQuery:
         if self._is_captured() and not self._announce_error and state.is_settled():
             self.is_finished = True
             self._stop_query()
-        totals, newest = state.totals(), state.newest_files(RECENT_FILES_MAX)
-        return CaptureReport(
+        totals, newest = state.totals(), state.newest_files(status.RECENT_FILES_MAX)
+        return status.CaptureReport(
             run=self._run.id,
             state=self._judge_state(),
             captured=captured,
@@ -248,7 +239,9 @@ class CaptureRunQuery:
             last_file=newest[0].url if newest else "",
             last_file_ms=newest[0].named_s * 1000 if newest else 0,
             recent_files=[
-                RecentFile(file.url, file.named_s * 1000, file.count, file.bytes, file.written_ms)
+                status.RecentFile(
+                    file.url, file.named_s * 1000, file.count, file.bytes, file.written_ms
+                )
                 for file in newest
             ],
             files=totals.files,
@@ -293,17 +286,12 @@ class CaptureRunQuery:
         """A connection string with a key of the namespace that may listen. With the Manage right
         Capture has a consumer group of its own."""
         namespace = self._assignment.namespace
-        rules = [
-            rule
-            for rule in self._client.rules(namespace)
-            if {"Listen", "Manage"} & set(rule.rights)
-        ]
-        if not rules:
+        rule = find_reading_rule(self._client, namespace, preferred="Manage")
+        if rule is None:
             raise NotFound(
                 f"No shared access policy of the namespace '{namespace}' may listen: Capture needs "
                 "one to read with."
             )
-        rule = min(rules, key=lambda rule: ("Manage" not in rule.rights, rule.name))
         keys = self._client.keys(namespace, None, rule.name)
         group = names.CAPTURE_GROUP if "Manage" in rule.rights else names.DEFAULT_GROUP
         if self._settings.amqp is None:
@@ -388,8 +376,8 @@ class CaptureRunQuery:
             self._log_problem("query failed", text)
         self._query_error = text
         self._failed_at = self._captured_positions()
-        self._next_s = now_s + self._pause_s
-        self._pause_s = min(self._pause_s * 2, BACKOFF_S[1])
+        self._failures += 1
+        self._next_s = now_s + _BACKOFF.pause_s(self._failures)
 
     def _log_problem(self, what: str, text: str) -> None:
         hub = f"{self._assignment.namespace}/{self._assignment.hub}"

@@ -9,14 +9,10 @@ from typing import Any
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.capture.state import ClosedWindow
-from penstock.capture.window_file import UPLOAD_TRIES
+from penstock.capture.storage import UPLOAD_TRIES
 from penstock.capture.windows import WindowStart
 from penstock.model.errors import InternalError
 from penstock.spark.capture.plan import OPTION, SINK, CapturePlan, read_plan

@@ -16,24 +16,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from penstock.capture import windows
 from penstock.capture.file_names import partition_order
-from penstock.capture.windows import (
-    ClosedRange,
-    EventLocation,
-    PartitionEnd,
-    PartitionObservation,
-    WindowRules,
-    WindowStart,
-    WindowTimer,
-    close_windows,
-    is_log_behind,
-    open_first_windows,
-    start_after,
-    window_start_at_end,
-)
+from penstock.capture.windows import ClosedRange, EventLocation, PartitionEnd, WindowStart
 from penstock.client.errors import ClientError
 from penstock.client.event_position import EventPosition
 from penstock.client.ranges import HubReader
@@ -42,15 +32,17 @@ from penstock.spark.capture.plan import OPTION, CapturePlan, read_plan
 from penstock.spark.capture.window_writer import PlannedWindow, read_window
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
-SCHEMA = (
-    StructType()
-    .add("window", StringType())
-    .add("count", LongType())
-    .add("first_ms", LongType())
-    .add("last_ms", LongType())
-    .add("is_last", BooleanType())
-    .add("block", BinaryType())
+_BLOCK_SCHEMA = pa.schema(
+    {
+        "window": pa.string(),
+        "count": pa.int64(),
+        "first_ms": pa.int64(),
+        "last_ms": pa.int64(),
+        "is_last": pa.bool_(),
+        "block": pa.binary(),
+    }
 )
+SCHEMA = from_arrow_schema(_BLOCK_SCHEMA)
 _WINDOWS_MAX = 16  # of one partition in one batch
 _BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
 _TASKS_MAX = 3  # of one partition at once: a consumer group has at most five readers
@@ -81,21 +73,13 @@ class CaptureSource(EventHubsDataSource):
         return CaptureStreamReader(read_plan(self._file))
 
 
-class WindowsPartition(InputPartition):
-    """Some windows of one batch, in order."""
-
-    def __init__(self, windows: Sequence[PlannedWindow]) -> None:
-        super().__init__(list(windows))
-        self.windows = list(windows)
-
-
 class CaptureStreamReader(DataSourceStreamReader):
     """Spark's driver calls all methods but `read`, which runs in tasks."""
 
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
         self._log: CaptureLogReader | None = None
-        self._timer = WindowTimer()
+        self._timer = windows.WindowTimer()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"plan": self._plan}  # a task needs no connection of the driver
@@ -109,7 +93,9 @@ class CaptureStreamReader(DataSourceStreamReader):
         with closing(self._plan.open_state()) as state:
             stored = state.starts()
         starts = {key: self._first_start(key) for key in self._plan.starts}
-        starts |= {key: start_after(progress) for key, progress in self._plan.reached.items()}
+        starts |= {
+            key: windows.start_after(progress) for key, progress in self._plan.reached.items()
+        }
         return self._offset(starts | stored, {})
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
@@ -121,7 +107,7 @@ class CaptureStreamReader(DataSourceStreamReader):
         for key in ends.keys() - starts.keys():
             starts[key] = self._first_start(key)
         logs = {key: CapturePartitionLog(self._log, key) for key in starts}
-        starts = open_first_windows(starts, ends, logs)
+        starts = windows.open_first_windows(starts, ends, logs)
         closed: dict[str, list[ClosedRange]] = {}
         for key in sorted(starts, key=partition_order):
             if key in ends:
@@ -136,18 +122,18 @@ class CaptureStreamReader(DataSourceStreamReader):
     ) -> tuple[WindowStart, list[ClosedRange]]:
         """The windows of one partition that are over, with names that no other run has."""
         now_ms = time.time_ns() // 1_000_000
-        if is_log_behind(start, end):
+        if windows.is_log_behind(start, end):
             _log.warning(
                 "capture log went back: hub=%s/%s partition=%s events=%d captured=%d; capture "
                 "continues from the end of the log",
                 *(self._plan.namespace, self._plan.hub, key),
                 *(end.next_sequence, start.sequence),
             )
-            following, ranges = window_start_at_end(start, end, now_ms)
+            following, ranges = windows.window_start_at_end(start, end, now_ms)
         else:
             waited_ms = self._timer.waited_ms(key, start, time.monotonic_ns() // 1_000_000)
-            seen = PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
-            following, ranges = close_windows(
+            seen = windows.PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
+            following, ranges = windows.close_windows(
                 start, self._rules, log, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
             )
         if not ranges:
@@ -170,19 +156,19 @@ class CaptureStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         settings = msgspec.json.decode(end["settings"], type=CaptureDescription)
+        """The value of a partition are some windows of the batch, in order."""
         empty: list[PlannedWindow] = []
-        tasks: list[WindowsPartition] = []
+        tasks: list[InputPartition] = []
         for key, ranges in closed_ranges(end).items():
-            windows = [PlannedWindow(key, closed, settings) for closed in ranges]
-            empty += [window for window in windows if window.range.is_empty]
-            full = [window for window in windows if not window.range.is_empty]
+            planned = [PlannedWindow(key, closed, settings) for closed in ranges]
+            empty += [window for window in planned if window.range.is_empty]
+            full = [window for window in planned if not window.range.is_empty]
             share = -(-len(full) // _TASKS_MAX) or 1
-            tasks += [WindowsPartition(full[at : at + share]) for at in range(0, len(full), share)]
-        return [*tasks, WindowsPartition(empty)] if empty else tasks
+            tasks += [InputPartition(full[at : at + share]) for at in range(0, len(full), share)]
+        return [*tasks, InputPartition(empty)] if empty else tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, WindowsPartition)
-        for window in partition.windows:
+        for window in partition.value:
             text = msgspec.json.encode(window).decode()
             total, first_ms, last_ms = 0, 0, 0
             for block in read_window(self._plan, window):
@@ -204,9 +190,11 @@ class CaptureStreamReader(DataSourceStreamReader):
         return WindowStart(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
     @property
-    def _rules(self) -> WindowRules:
+    def _rules(self) -> windows.WindowRules:
         settings = self._plan.settings
-        return WindowRules(interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes)
+        return windows.WindowRules(
+            interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes
+        )
 
     def _offset(
         self, starts: Mapping[str, WindowStart], closed: Mapping[str, list[ClosedRange]]
@@ -230,11 +218,7 @@ def closed_ranges(offset: Offset) -> dict[str, list[ClosedRange]]:
 
 def _block_batch(*values: object) -> Any:
     """One row of SCHEMA."""
-    import pyarrow as pa
-
-    types = (pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.bool_(), pa.binary())
-    arrays = [pa.array([value], kind) for value, kind in zip(values, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=SCHEMA.names)
+    return pa.RecordBatch.from_arrays([[value] for value in values], schema=_BLOCK_SCHEMA)
 
 
 # --- the log ------------------------------------------------------------------------------------

@@ -11,18 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from penstock.capture.captured_file import format_time
+from penstock.capture import hub_files
+from penstock.capture.captured_file import ManifestFile, decode_manifest
 from penstock.capture.file_names import MANIFESTS
-from penstock.capture.hub_files import (
-    FileLocationFilter,
-    ListedFile,
-    StoreIdentity,
-    list_hub_files,
-    store_identity,
-)
+from penstock.capture.hub_files import FileLocationFilter, ListedFile, StoreIdentity
 from penstock.capture.runs import find_gaps, merge_ranges
 from penstock.capture.storage import FileStore
 from penstock.client.ranges import RangeSettings
+from penstock.formats.quantities import format_time
 from penstock.spark.capture.file_check import (
     PROBLEMS_MAX,
     FileCheckResult,
@@ -64,13 +60,8 @@ class CaptureVerification(msgspec.Struct, kw_only=True):
 
     @property
     def is_fine(self) -> bool:
-        return not (
-            self.missing
-            or self.double
-            or self.different
-            or self.damaged_files
-            or self.unlike_manifest
-        )
+        lost = self.missing or self.double or self.different
+        return not (lost or self.damaged_files or self.unlike_manifest)
 
     def row(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "problems"}
@@ -108,10 +99,10 @@ def verify(
     # are listed, and the events of a file were in the log before.
     after_s = min((location.after_s for location in locations), default=-1)
     listed: dict[_FileKey, tuple[str, str]] = {}
-    for identity, store in {store_identity(store): store for store in stores}.items():
+    for identity, store in {hub_files.store_identity(store): store for store in stores}.items():
         for manifest, entry in _read_manifests(store, namespace, hub, after_s, result):
             listed[identity, entry.path] = (manifest, entry.sha256)
-    files = list_hub_files(locations, stores, namespace, hub)
+    files = hub_files.list_hub_files(locations, stores, namespace, hub)
     retained = RetainedRanges(ranges)
     held: dict[str, list[tuple[int, int, str]]] = {}
     digests: dict[_FileKey, str] = {}
@@ -120,7 +111,7 @@ def verify(
         result.add(file, check)
         in_file = [(first, end, file.path) for first, end in check.ranges]
         held.setdefault(file.partition, []).extend(in_file)
-        digests[store_identity(stores[file.place]), file.path] = check.sha256
+        digests[hub_files.store_identity(stores[file.place]), file.path] = check.sha256
     for partition, in_files in held.items():
         _check_double(partition, in_files, result)
     _check_missing(expected, held, retained.ends(), result)
@@ -132,21 +123,9 @@ def verify(
     return result
 
 
-class _ManifestFile(msgspec.Struct):
-    path: str
-    sha256: str
-    closedAt: str
-
-
-class _ManifestBody(msgspec.Struct):
-    namespace: str
-    eventHub: str
-    files: list[_ManifestFile]
-
-
 def _read_manifests(
     store: FileStore, namespace: str, hub: str, after_s: int, result: CaptureVerification
-) -> Iterator[tuple[str, _ManifestFile]]:
+) -> Iterator[tuple[str, ManifestFile]]:
     """Each file that a manifest of the hub lists, and the manifest. Without those of a deleted hub
     of the same name."""
     after = format_time(after_s * 1000) if after_s >= 0 else ""
@@ -157,15 +136,15 @@ def _read_manifests(
         with store.open(path) as opened:
             content = opened.read()
         try:
-            document = msgspec.json.decode(content, type=_ManifestBody)
+            manifest = decode_manifest(content)
         except msgspec.MsgspecError as error:
             result.damaged_files += 1
             result.note(f"{path} is not a manifest: {error}.")
             continue
-        if (document.namespace, document.eventHub) != (namespace, hub):
+        if (manifest.namespace, manifest.event_hub) != (namespace, hub):
             continue  # of another namespace
-        own = [file for file in document.files if file.closedAt > after]
-        if document.files and not own:
+        own = [file for file in manifest.files if file.closed_at > after]
+        if manifest.files and not own:
             continue
         result.manifests += 1
         yield from ((path, file) for file in own)

@@ -12,20 +12,22 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.capture.captured_file import CapturedFile
-from penstock.capture.container import AvroContainerReader, DamagedAvroFile
+from penstock.capture.container import BLOCK_BYTES, AvroContainerReader, AvroFile, DamagedAvroFile
 from penstock.capture.state import CaptureStateFile
-from penstock.capture.storage import FileStore
-from penstock.capture.window_file import UPLOAD_TRIES, AvroFile, WindowFile, upload_file
+from penstock.capture.storage import UPLOAD_TRIES, FileStore
 from penstock.capture.windows import ClosedRange
 from penstock.model.capture import CaptureDescription
-from penstock.spark.capture.blocks import CaptureBlock, ParquetFile, read_blocks
+from penstock.spark.capture.blocks import CaptureBlock, read_blocks
 from penstock.spark.capture.plan import CapturePlan
 
-_PIECE_BYTES = 1024 * 1024
+if TYPE_CHECKING:
+    from penstock.spark.capture.parquet_file import ParquetFile
+
 _log = logging.getLogger("penstock.capture")
 
 
@@ -62,13 +64,16 @@ class WindowWriter:
         plan.spool.mkdir(parents=True, exist_ok=True, mode=0o700)  # also on another machine
         file_name = f"{os.getpid()}-{window.partition}-{closed.window}.{settings.file_type}"
         self._spooled = plan.spool / file_name
-        # The sync marker between blocks follows from the window, so it is the same each time.
-        name = f"{plan.namespace}/{plan.hub}/{window.partition}/{closed.window}/{closed.first}"
-        self._file: WindowFile = (
-            ParquetFile(self._spooled)
-            if settings.file_type == "parquet"
-            else AvroFile(self._spooled, name=name, deflate=settings.encoding == "AvroDeflate")
-        )
+        self._file: AvroFile | ParquetFile
+        if settings.file_type == "parquet":
+            from penstock.spark.capture.parquet_file import ParquetFile
+
+            self._file = ParquetFile(self._spooled)
+        else:
+            # The sync marker between blocks follows from the window, so it is the same each time.
+            name = f"{plan.namespace}/{plan.hub}/{window.partition}/{closed.window}/{closed.first}"
+            deflate = settings.encoding == "AvroDeflate"
+            self._file = AvroFile(self._spooled, name=name, deflate=deflate)
         self.count = 0
 
     def add(self, count: int, block: bytes) -> None:
@@ -84,7 +89,7 @@ class WindowWriter:
         if count < closed.end - closed.first:
             stored = read_larger_file(self._store, self._path, settings.file_type, count)
         if stored is None:
-            upload_file(self._store, self._spooled, self._path, tries=tries)
+            self._store.upload(self._spooled, self._path, tries)
         else:
             self._file.discard()
             count, size, digest = stored
@@ -133,7 +138,7 @@ def read_larger_file(
         return None
     digest = hashlib.sha256()
     with store.open(path) as opened:
-        while piece := opened.read(_PIECE_BYTES):
+        while piece := opened.read(BLOCK_BYTES):
             digest.update(piece)
     return events, size, digest.hexdigest()
 

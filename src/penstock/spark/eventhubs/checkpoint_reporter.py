@@ -12,9 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.checkpoints.records import GroupNames
+from penstock.checkpoints.service_client import ServiceBackend
 from penstock.model.backoff import Backoff
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.connection_string import parse_connection_string
@@ -31,13 +33,6 @@ _NO_OFFSET = "-1"  # before the oldest event
 ServiceOffset = Callable[[str, int], str | None]
 
 
-class PositionStore(Protocol):
-    """What the reporter needs of a checkpoint store."""
-
-    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
-    def close(self) -> None: ...
-
-
 def open_checkpoint_reporter(
     options: ReadOptions, service_offset: ServiceOffset, *, is_penstock: Callable[[], bool]
 ) -> CheckpointReporter | None:
@@ -48,98 +43,78 @@ def open_checkpoint_reporter(
     host = parse_connection_string(target.connection_string.reveal()).host.casefold()
     names = GroupNames(host, target.eventhub_name, options.consumer_group)
 
-    def open_store() -> PositionStore:
-        from penstock.checkpoints.service_client import ServiceBackend
-
+    def open_store() -> ServiceBackend:
         return ServiceBackend.from_connection_string(
-            target.connection_string.reveal(),
-            https_url=target.https_url,
-            ca_file=target.ca_file,
+            target.connection_string.reveal(), https_url=target.https_url, ca_file=target.ca_file
         )
 
     return CheckpointReporter(names, open_store, service_offset)
 
 
+@dataclass
 class CheckpointReporter:
-    """Saves the newest positions (next sequence numbers by partition). Methods may be called by any
-    thread; the store is used by the reporter's own thread only. Must be closed."""
+    """Saves the newest positions (next sequence numbers by partition), in a thread of its own. For
+    one calling thread. Must be closed."""
 
-    def __init__(
-        self,
-        names: GroupNames,
-        open_store: Callable[[], PositionStore],
-        service_offset: ServiceOffset,
-        *,
-        monotonic_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._names = names
-        self._open_store = open_store
-        self._service_offset = service_offset
-        self._monotonic_s = monotonic_s
-        self._store: PositionStore | None = None
-        self._saved: dict[str, int] = {}
-        self._newest: dict[str, int] = {}
-        self._retry_at_s = 0.0
-        self._failures = 0  # in a row
-        self._changed = threading.Condition()  # guards what the thread and its callers share
-        self._is_busy = False
-        self._is_closed = False
-        self._has_warned = False
-        self._thread = threading.Thread(target=self._run, name="penstock-position", daemon=True)
-        self._thread.start()
+    names: GroupNames
+    open_store: Callable[[], Any]  # returns a ServiceBackend
+    service_offset: ServiceOffset
+    monotonic_s: Callable[[], float] = time.monotonic
+    _store: Any = None
+    _saved: dict[str, int] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+    _retry_at_s: float = 0.0
+    _failures: int = 0  # in a row
+    _has_warned: bool = False
+    _thread: threading.Thread | None = None
 
     def report(self, offset: Mapping[str, int]) -> None:
-        """Everything before this offset of the query is processed. Returns at once."""
-        with self._changed:
-            self._newest.update(sequence_numbers(offset))
-            self._changed.notify_all()
+        """Everything before this offset of the query is processed. Returns at once. What could not
+        be saved is saved with a later report."""
+        self._newest = self._newest | sequence_numbers(offset)
+        self._start_saving()
 
     def flush(self, timeout_s: float = _STOP_S) -> bool:
         """Whether everything that was reported is saved, or failed, within that time."""
-        deadline_s = self._monotonic_s() + timeout_s
-        with self._changed:
-            while self._is_busy or self._due():
-                left_s = deadline_s - self._monotonic_s()
-                if left_s <= 0:
-                    return False
-                self._changed.wait(left_s)
-        return True
+        deadline_s = time.monotonic() + timeout_s
+        while self._thread is not None and (left_s := deadline_s - time.monotonic()) > 0:
+            self._thread.join(left_s)
+            self._start_saving()  # what was reported while the thread ended
+        return self._thread is None
 
     def close(self) -> None:
-        """Flush and end the thread. May be called again."""
-        self.flush()
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        self._thread.join(_STOP_S)
+        """Flush. May be called again."""
+        is_done = self.flush()
+        store, self._store = self._store, None
+        if store is not None and is_done:
+            with contextlib.suppress(Exception):
+                store.close()
 
     def _due(self) -> dict[str, int]:
-        if self._monotonic_s() < self._retry_at_s:
+        if self.monotonic_s() < self._retry_at_s:
             return {}
         return {k: v for k, v in self._newest.items() if self._saved.get(k) != v}
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
-                while not (self._is_closed or self._due()):
-                    self._changed.wait(_BACKOFF.first_s)
-                if self._is_closed:
-                    break
-                due = self._due()
-                self._is_busy = True
+    def _start_saving(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._thread = None
+        if self._due():
+            self._thread = threading.Thread(
+                target=self._save_due, name="penstock-position", daemon=True
+            )
+            self._thread.start()
+
+    def _save_due(self) -> None:
+        while due := self._due():
             self._save(due)
-        if self._store is not None:
-            with contextlib.suppress(Exception):
-                self._store.close()
 
     def _save(self, due: Mapping[str, int]) -> None:
         try:
             if self._store is None:
-                self._store = self._open_store()
+                self._store = self.open_store()
             for partition_id, position in due.items():
-                self._store.save(self._names, self._checkpoint(partition_id, position))
+                self._store.save(self.names, self._checkpoint(partition_id, position))
                 self._saved[partition_id] = position
             self._failures = 0
         except (PenstockError, OSError) as error:
@@ -156,13 +131,13 @@ class CheckpointReporter:
                 pause_s,
             )
             self._has_warned = True
-            self._retry_at_s = self._monotonic_s() + pause_s
+            self._retry_at_s = self.monotonic_s() + pause_s
 
     def _checkpoint(self, partition_id: str, position: int) -> Checkpoint:
         """The last event that was processed, as event processors store it. If the event is gone, a
         reader that continues there begins with the oldest event."""
         number = position - 1
-        offset = self._service_offset(partition_id, number) if number >= 0 else None
+        offset = self.service_offset(partition_id, number) if number >= 0 else None
         return Checkpoint(
             partition_id=partition_id,
             offset=_NO_OFFSET if offset is None else offset,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.sql import types
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -30,16 +31,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegralType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import StringType, StructType
 
 from penstock.model.errors import ArgumentError
 from penstock.spark.errors import plain_errors
@@ -49,14 +41,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.eventhubs.checkpoint_reporter import CheckpointReporter
-    from penstock.spark.eventhubs.planner import ReadPlanner, SequenceRange
+    from penstock.spark.eventhubs.planner import ReadPlanner
     from penstock.spark.eventhubs.source import StreamOffsets
 
 _log = logging.getLogger("penstock.spark")
-_QUERY_ID, _BATCH_ID = (
-    "sql.streaming.queryId",
-    "streaming.sql.batchId",
-)  # local properties that Spark sets
+# Local properties that Spark sets.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _SINK_COLUMNS = ("body", "partitionId", "partitionKey", "properties")
 
 
@@ -102,19 +92,33 @@ class EventHubsDataSource(DataSource):
         return EventHubsStreamWriter(self._options.write(), schema)
 
 
-class SequenceRangePartition(InputPartition):
-    """The events of one task."""
+class _RangeReader:
+    """Reads the range of a task: the value of a partition is a SequenceRange."""
 
-    def __init__(self, span: SequenceRange) -> None:
-        super().__init__(tuple(span))
-
-
-class EventHubsReader(DataSourceReader):
     def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
         self._options = options
         self._rows = rows
         self._schema = schema
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from penstock.spark.eventhubs.planner import SequenceRange, range_settings
+        from penstock.spark.eventhubs.rows import record_batches
+        from penstock.spark.worker import configure_worker
+
+        configure_worker()
+        with plain_errors():
+            yield from record_batches(
+                range_settings(self._options),
+                SequenceRange(*partition.value),
+                self._rows,
+                to_arrow_schema(self._schema, timezone="UTC"),
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+
+
+class EventHubsReader(_RangeReader, DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.eventhubs.planner import ReadPlanner, SequenceRange, split_ranges
@@ -129,20 +133,13 @@ class EventHubsReader(DataSourceReader):
             min_partitions=self._options.min_partitions,
         )
         # Spark reads an empty list as one partition, None.
-        return [SequenceRangePartition(span) for span in ranges or [SequenceRange("0", 0, 0)]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read_range(partition, self._options, self._rows, self._schema)
+        return [InputPartition(tuple(span)) for span in ranges or [SequenceRange("0", 0, 0)]]
 
 
-class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, rows: RowOptions, schema: StructType) -> None:
-        self._options = options
-        self._rows = rows
-        self._schema = schema
-        self._planner: ReadPlanner | None = None
-        self._offsets: StreamOffsets | None = None
-        self._reporter: CheckpointReporter | None = None
+class EventHubsStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    _planner: ReadPlanner | None = None
+    _offsets: StreamOffsets | None = None
+    _reporter: CheckpointReporter | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None, "_offsets": None, "_reporter": None}
@@ -177,10 +174,7 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @plain_errors()
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        return [SequenceRangePartition(span) for span in self._stream_offsets().ranges(start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read_range(partition, self._options, self._rows, self._schema)
+        return [InputPartition(tuple(span)) for span in self._stream_offsets().ranges(start, end)]
 
     def stop(self) -> None:
         if self._reporter is not None:
@@ -203,13 +197,6 @@ class EventHubsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._offsets
 
 
-class SinkCommitMessage(WriterCommitMessage):
-    """The events of one task are stored."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-
 class EventHubsWriter(DataSourceArrowWriter):
     """A batch write. Created once, where the query is planned: all runs of its tasks share the job
     id."""
@@ -219,7 +206,7 @@ class EventHubsWriter(DataSourceArrowWriter):
         self._options = options
         self._job = options.sink_id or secrets.token_hex(16)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _publish(iterator, self._options, ("batch", self._job))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -231,7 +218,7 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema)
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task_context()
         query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:
@@ -249,22 +236,22 @@ class EventHubsStreamWriter(DataSourceStreamArrowWriter):
 def check_columns(schema: StructType) -> None:
     """Raise ArgumentError unless the sink can write these columns. It ignores columns of the source
     and others, but not a misspelled column of its own."""
-    types = {field.name.lower(): field.dataType for field in schema}
-    body = types.get("body")
-    if not isinstance(body, StringType | BinaryType):
+    columns = {field.name.lower(): field.dataType for field in schema}
+    body = columns.get("body")
+    if not isinstance(body, StringType | types.BinaryType):
         actual = "there is none" if body is None else f"it is {body.simpleString()}"
         raise ArgumentError(f"The sink needs a column body of type string or binary: {actual}.")
     for name in ("partitionid", "partitionkey"):
-        if not isinstance(types.get(name, StringType()), StringType | IntegralType):
-            raise ArgumentError(f"The column {name} is {types[name].simpleString()}, not string.")
-    properties = types.get("properties")
-    if properties is not None and not isinstance(properties, MapType):
+        if not isinstance(columns.get(name, StringType()), StringType | types.IntegralType):
+            raise ArgumentError(f"The column {name} is {columns[name].simpleString()}, not string.")
+    properties = columns.get("properties")
+    if properties is not None and not isinstance(properties, types.MapType):
         raise ArgumentError(
             f"The column properties is {properties.simpleString()}: map<string,string> is needed."
         )
     sink_columns = [name.lower() for name in _SINK_COLUMNS]
     source_columns = {field.name.lower() for field in spark_schema(RowOptions(hub=True))}
-    for name in types.keys() - source_columns.union(sink_columns):
+    for name in columns.keys() - source_columns.union(sink_columns):
         near = difflib.get_close_matches(name, sink_columns, 1, 0.85)
         if near:
             raise ArgumentError(
@@ -282,52 +269,33 @@ def _task_context() -> TaskContext:
 @plain_errors()
 def _publish(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, identity: tuple[object, ...]
-) -> SinkCommitMessage:
+) -> WriterCommitMessage:
     from penstock.spark.eventhubs.sink import publish
     from penstock.spark.worker import configure_worker
 
     configure_worker()
     partition = _task_context().partitionId()
-    return SinkCommitMessage(publish(batches, options, (*identity, partition)))
-
-
-def _read_range(
-    partition: InputPartition, options: ReadOptions, rows: RowOptions, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from penstock.spark.eventhubs.planner import SequenceRange, range_settings
-    from penstock.spark.eventhubs.rows import record_batches
-    from penstock.spark.worker import configure_worker
-
-    configure_worker()
-    with plain_errors():
-        yield from record_batches(
-            range_settings(options),
-            SequenceRange(*partition.value),
-            rows,
-            to_arrow_schema(schema, timezone="UTC"),
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
+    publish(batches, options, (*identity, partition))
+    return WriterCommitMessage()  # the events are stored already
 
 
 def spark_schema(rows: RowOptions) -> StructType:
     """The columns of the old connector, by the same names and types."""
-    value = VariantType() if rows.properties_format == "variant" else StringType()
+    value = types.VariantType() if rows.properties_format == "variant" else StringType()
     schema = (
         StructType()
-        .add("body", StringType() if rows.body_format == "string" else BinaryType())
+        .add("body", StringType() if rows.body_format == "string" else types.BinaryType())
         .add("partition", StringType())
         .add("offset", StringType())
-        .add("sequenceNumber", LongType())
-        .add("enqueuedTime", TimestampType())
+        .add("sequenceNumber", types.LongType())
+        .add("enqueuedTime", types.TimestampType())
         .add("publisher", StringType())
         .add("partitionKey", StringType())
     )
     if rows.properties:
-        schema = schema.add("properties", MapType(StringType(), value))
+        schema = schema.add("properties", types.MapType(StringType(), value))
     if rows.system:
-        schema = schema.add("systemProperties", MapType(StringType(), value))
+        schema = schema.add("systemProperties", types.MapType(StringType(), value))
     return schema.add("eventHub", StringType()) if rows.hub else schema
 
 

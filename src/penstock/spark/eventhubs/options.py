@@ -11,11 +11,12 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
+from penstock.formats.quantities import parse_seconds
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
 from penstock.spark.eventhubs.positions import (
@@ -36,63 +37,6 @@ _MB = 1024 * 1024
 _INTEGER_MAX = 2**62
 _AZURE = ".servicebus."
 REDACTED_VARIABLE = "PENSTOCK_SPARK_REDACTED"  # set in processes whose session hides sasKey
-
-
-class HubTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Which hub, and how to connect to it."""
-
-    connection_string: Secret
-    eventhub_name: str
-    ca_file: str | None = None
-    insecure: bool = False
-    transport: Literal["amqp", "websocket"] = "amqp"
-    timeout_s: float = 60.0
-    https_url: str | None = None
-
-
-class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    target: HubTarget
-    consumer_group: str
-    start: Position | None  # None: earliest for a batch, latest for a stream
-    starts: dict[str, Position]
-    start_must_exist: bool  # startingTimestampStrategy is `error`
-    end: Position
-    ends: dict[str, Position]
-    max_events_per_trigger: int | None
-    max_bytes_per_trigger: int
-    min_events_per_trigger: int | None
-    max_trigger_delay_s: float
-    max_events_per_task: int | None
-    min_partitions: int | None
-    fail_on_data_loss: bool
-    is_exclusive: bool
-    prefetch: int | None
-    receiver_timeout_s: float
-    discover_partitions: bool
-    commit_to_service: bool
-
-
-class RowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The only options on which the schema depends."""
-
-    properties: bool = True
-    system: bool = True
-    hub: bool = False
-    properties_format: Literal["json", "string", "variant"] = "json"
-    body_format: Literal["binary", "string"] = "binary"
-
-
-class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    target: HubTarget
-    partition_id: str | None
-    partition_key: str | None
-    batch_bytes_max: int | None
-    batch_events_max: int | None
-    throttling: Literal["wait", "fail"]
-    retries_max: int
-    retry_backoff_s: float
-    idempotent: bool | None  # None: if the service is Penstock
-    sink_id: str | None
 
 
 # --- values: a parser takes the option's name and its text, and raises ArgumentError --------------
@@ -117,13 +61,6 @@ def _integer(least: int, most: int = _INTEGER_MAX) -> Parser:
     return parse
 
 
-def _boolean(option: str, text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ArgumentError(f"{option} is {quote_value(text)}: true or false is expected.")
-    return word == "true"
-
-
 def _choice(*words: str) -> Parser:
     def parse(option: str, text: str) -> str:
         word = text.strip().lower()
@@ -136,85 +73,106 @@ def _choice(*words: str) -> Parser:
     return parse
 
 
+def _boolean(option: str, text: str) -> bool:
+    return bool(_choice("true", "false")(option, text) == "true")
+
+
 def parse_duration(option: str, text: str) -> float:
-    """The seconds of `30s`, `15m`, `500ms`, `2h`, `1d`, `PT1M30S`, or of a number of seconds."""
-    stripped = text.strip()
-    simple = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]*)", stripped.lower(), re.ASCII)
-    if simple and simple[2] in _UNITS:
-        return float(simple[1]) * _UNITS[simple[2]]
-    iso = re.fullmatch(
-        r"PT?(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?",
-        stripped.upper(),
-        re.ASCII,
+    """The seconds of `30s`, `15m`, `500ms`, `2 hours`, `PT1M30S`, or of a number of seconds."""
+    short = re.sub(r"(sec|minute|hour|day)(ond)?s?\b", lambda unit: unit[1][0], text.lower())
+    short = short.strip()
+    if short.startswith("p"):  # ISO 8601
+        short = short.replace("p", "").replace("t", "")
+    try:
+        return parse_seconds(short)
+    except ArgumentError:
+        raise ArgumentError(
+            f"{option} is {quote_value(text)}: a duration such as 30s, 15m or PT1M30S."
+        ) from None
+
+
+# --- options, by what they are for ----------------------------------------------------------------
+
+
+def _option(name: str, parse: Parser, default: Any = None) -> Any:
+    """A field that an option sets. `name` is as users write it."""
+    return field(default=default, metadata={"name": name, "parse": parse})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubTarget:
+    """Which hub, and how to connect to it."""
+
+    connection_string: Secret
+    eventhub_name: str
+    transport: Literal["amqp", "websocket"]
+    ca_file: str | None = _option("tls.caFile", _text)
+    insecure: bool = _option("tls.insecure", _boolean, False)
+    timeout_s: float = _option("operationTimeout", parse_duration, 60.0)
+    https_url: str | None = _option("https.url", _text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    target: HubTarget
+    start: Position | None  # None: earliest for a batch, latest for a stream
+    starts: dict[str, Position]
+    start_must_exist: bool  # startingTimestampStrategy is `error`
+    end: Position
+    ends: dict[str, Position]
+    consumer_group: str = _option("consumerGroup", lambda _, text: text or "$Default", "$Default")
+    max_events_per_trigger: int | None = _option("maxEventsPerTrigger", _integer(1))
+    max_bytes_per_trigger: int = _option("maxBytesPerTrigger", _integer(1), 256 * _MB)
+    min_events_per_trigger: int | None = _option("minEventsPerTrigger", _integer(1))
+    max_trigger_delay_s: float = _option("maxTriggerDelay", parse_duration, 15 * 60.0)
+    max_events_per_task: int | None = _option("maxEventsPerTask", _integer(1))
+    min_partitions: int | None = _option("minPartitions", _integer(1))
+    fail_on_data_loss: bool = _option("failOnDataLoss", _boolean, True)
+    is_exclusive: bool = _option("useExclusiveReceiver", _boolean, False)
+    prefetch: int | None = _option("prefetchCount", _integer(1, 4000))
+    receiver_timeout_s: float = _option("receiverTimeout", parse_duration, 60.0)
+    discover_partitions: bool = _option("dynamicPartitionDiscovery", _boolean, True)
+    commit_to_service: bool = _option("commitToService", _boolean, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """The only options on which the schema depends."""
+
+    properties: bool = _option("includeProperties", _boolean, True)
+    system: bool = _option("includeSystemProperties", _boolean, True)
+    hub: bool = _option("includeEventHub", _boolean, False)
+    properties_format: str = _option(
+        "propertiesFormat", _choice("json", "string", "variant"), "json"
     )
-    if iso and any(iso.groups()):
-        days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    raise ArgumentError(f"{option} is {quote_value(text)}: a duration such as 30s, 15m or PT1M30S.")
+    body_format: str = _option("bodyFormat", _choice("binary", "string"), "binary")
 
 
-_UNITS = {
-    "": 1.0,
-    "ms": 0.001,
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-}
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    target: HubTarget
+    partition_id: str | None = _option("partitionId", _text)
+    partition_key: str | None = _option("partitionKey", _text)
+    batch_bytes_max: int | None = _option("maxBatchSizeBytes", _integer(1024, 16 * _MB))
+    batch_events_max: int | None = _option("maxBatchEvents", _integer(1))
+    throttling: str = _option("throttling", _choice("wait", "fail"), "wait")
+    retries_max: int = _option("maxRetries", _integer(0, 1000), 10)
+    retry_backoff_s: float = _option("retryBackoff", parse_duration, 0.8)
+    # None: if the service is Penstock.
+    idempotent: bool | None = _option("idempotent", _boolean)
+    sink_id: str | None = _option("sinkId", _text)
 
-# --- names: as users write them -------------------------------------------------------------------
 
+# Those without a field of their own.
 _CONNECTION = ("connectionString", "connectionString.env", "connectionString.file", "endpoint")
 _CREDENTIALS = ("sasKeyName", "sasKey", "sasToken")
 _STARTS = ("startingPosition", "startingPositions", "startingTimestamp")
 _ENDS = ("endingPosition", "endingPositions", "endingTimestamp")
-# Name: field of the struct above, parser, default.
-_Table = dict[str, tuple[str, Parser, Any]]
-_TARGET: _Table = {
-    "eventHubName": ("eventhub_name", _text, None),
-    "tls.caFile": ("ca_file", _text, None),
-    "tls.insecure": ("insecure", _boolean, False),
-    "transport": ("transport", _choice("amqp", "amqps", "wss"), None),
-    "operationTimeout": ("timeout_s", parse_duration, 60.0),
-    "https.url": ("https_url", _text, None),
-}
-_READ: _Table = {
-    "consumerGroup": ("consumer_group", _text, None),
-    "startingTimestampStrategy": ("start_must_exist", _choice("error", "latest"), "error"),
-    "maxEventsPerTrigger": ("max_events_per_trigger", _integer(1), None),
-    "maxBytesPerTrigger": ("max_bytes_per_trigger", _integer(1), 256 * _MB),
-    "minEventsPerTrigger": ("min_events_per_trigger", _integer(1), None),
-    "maxTriggerDelay": ("max_trigger_delay_s", parse_duration, 15 * 60.0),
-    "maxEventsPerTask": ("max_events_per_task", _integer(1), None),
-    "minPartitions": ("min_partitions", _integer(1), None),
-    "failOnDataLoss": ("fail_on_data_loss", _boolean, True),
-    "useExclusiveReceiver": ("is_exclusive", _boolean, False),
-    "prefetchCount": ("prefetch", _integer(1, 4000), None),
-    "receiverTimeout": ("receiver_timeout_s", parse_duration, 60.0),
-    "dynamicPartitionDiscovery": ("discover_partitions", _boolean, True),
-    "commitToService": ("commit_to_service", _boolean, True),
-}
-_ROWS: _Table = {
-    "includeProperties": ("properties", _boolean, True),
-    "includeSystemProperties": ("system", _boolean, True),
-    "includeEventHub": ("hub", _boolean, False),
-    "propertiesFormat": ("properties_format", _choice("json", "string", "variant"), "json"),
-    "bodyFormat": ("body_format", _choice("binary", "string"), "binary"),
-}
-_WRITE: _Table = {
-    "partitionId": ("partition_id", _text, None),
-    "partitionKey": ("partition_key", _text, None),
-    "maxBatchSizeBytes": ("batch_bytes_max", _integer(1024, 16 * _MB), None),
-    "maxBatchEvents": ("batch_events_max", _integer(1), None),
-    "throttling": ("throttling", _choice("wait", "fail"), "wait"),
-    "maxRetries": ("retries_max", _integer(0, 1000), 10),
-    "retryBackoff": ("retry_backoff_s", parse_duration, 0.8),
-    "idempotent": ("idempotent", _boolean, None),
-    "sinkId": ("sink_id", _text, None),
-}
+_COMPOSED = ("eventHubName", "transport", "startingTimestampStrategy")
+_GROUPS = (HubTarget, ReadOptions, RowOptions, WriteOptions)
 NAMES = (
-    *(*_CONNECTION, *_CREDENTIALS, *_STARTS, *_ENDS),
-    *(*_TARGET, *_READ, *_ROWS, *_WRITE),
+    *(*_CONNECTION, *_CREDENTIALS, *_STARTS, *_ENDS, *_COMPOSED),
+    *(each.metadata["name"] for group in _GROUPS for each in fields(group) if each.metadata),
 )
 _NAMES_BY_LOWER = {name.lower(): name for name in NAMES}
 # Kafka's names, and others that users may try first.
@@ -271,60 +229,57 @@ class EventHubsOptions:
 
     def read(self) -> ReadOptions:
         target = self.target()
-        fields = self._parse(_READ)
-        is_error = fields.pop("start_must_exist") == "error"
-        fields["consumer_group"] = fields["consumer_group"] or "$Default"
         end = self._position("endingPosition", "endingTimestamp") or LATEST
         if end is EARLIEST:
             raise ArgumentError("endingPosition is earliest: such a query reads nothing.")
+        strategy = self._choice("startingTimestampStrategy", "error", "latest")
         return ReadOptions(
             target=target,
             start=self._position("startingPosition", "startingTimestamp"),
             starts=self._positions("startingPositions", target.eventhub_name),
-            start_must_exist=is_error and self.text("startingTimestamp") is not None,
+            start_must_exist=strategy != "latest" and self.text("startingTimestamp") is not None,
             end=end,
             ends=self._positions("endingPositions", target.eventhub_name),
-            **fields,
+            **self._parse(ReadOptions),
         )
 
     def rows(self) -> RowOptions:
-        return RowOptions(**self._parse(_ROWS))
+        return RowOptions(**self._parse(RowOptions))
 
     def write(self) -> WriteOptions:
         if self.text("partitionId") is not None and self.text("partitionKey") is not None:
             raise ArgumentError("partitionId and partitionKey exclude each other: give one.")
-        return WriteOptions(target=self.target(), **self._parse(_WRITE))
+        return WriteOptions(target=self.target(), **self._parse(WriteOptions))
 
     def target(self) -> HubTarget:
         # `printed + ";EntityPath=..."` often has one semicolon too many.
         parts = [part for part in self._connection_string().split(";") if part.strip()]
-        fields = self._parse(_TARGET)
-        transport = fields.pop("transport")
+        transport = self._choice("transport", "amqp", "amqps", "wss")
         if transport is not None:
             emulator = "usedevelopmentemulator"
             parts = [p for p in parts if p.partition("=")[0].strip().casefold() != emulator]
             parts += ["UseDevelopmentEmulator=true"] if transport == "amqp" else []
         connection_string = ";".join(parts)
-        from penstock.model.connection_string import parse_connection_string
-
         endpoint = parse_connection_string(connection_string)
-        hub, ca_file = fields.pop("eventhub_name") or endpoint.hub, fields.pop("ca_file")
+        hub = self.text("eventHubName") or endpoint.hub
         if not hub:
             raise ArgumentError(
                 "No hub is named: give the option eventHubName, or EntityPath in the connection "
                 "string."
             )
-        if ca_file is not None and not Path(ca_file).is_file():
-            raise ArgumentError(f"tls.caFile is {quote_value(ca_file)}: there is no such file.")
-        if ca_file is None and endpoint.tls and not fields["insecure"]:
-            ca_file = _find_ca_file(connection_string, endpoint.host)
-        return HubTarget(
+        target = HubTarget(
             connection_string=Secret(connection_string),
             eventhub_name=hub,
-            ca_file=ca_file,
             transport="websocket" if transport == "wss" else "amqp",
-            **fields,
+            **self._parse(HubTarget),
         )
+        if target.ca_file is not None and not Path(target.ca_file).is_file():
+            raise ArgumentError(
+                f"tls.caFile is {quote_value(target.ca_file)}: there is no such file."
+            )
+        if target.ca_file is None and endpoint.tls and not target.insecure:
+            return replace(target, ca_file=_find_ca_file(connection_string, endpoint.host))
+        return target
 
     def _add(self, key: str, value: str) -> None:
         plain = key.lower().removeprefix(_PREFIX)
@@ -355,11 +310,17 @@ class EventHubsOptions:
                 "without the prefix 'eventhubs.' or under another name): give it once."
             )
 
-    def _parse(self, table: _Table) -> dict[str, Any]:
+    def _parse(self, group: type[Any]) -> dict[str, Any]:
+        """The fields that options set; others have their defaults."""
         return {
-            field: parse(name, self._values[name]) if name in self._values else default
-            for name, (field, parse, default) in table.items()
+            each.name: each.metadata["parse"](name, self._values[name])
+            for each in fields(group)
+            if (name := each.metadata.get("name")) in self._values
         }
+
+    def _choice(self, name: str, *words: str) -> Any:
+        text = self.text(name)
+        return None if text is None else _choice(*words)(name, text)
 
     def _position(self, name: str, time_name: str) -> Position | None:
         text, time = self.text(name), self.text(time_name)

@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from penstock.client.ranges import HubReader, RangeSettings
+from penstock.formats.positions import StartKind
 from penstock.model.errors import ArgumentError
 from penstock.model.names import PRODUCT
 from penstock.spark.errors import events_gone_error, position_beyond_end_error
 from penstock.spark.eventhubs.options import ReadOptions
-from penstock.spark.eventhubs.positions import Position, PositionKind
+from penstock.spark.eventhubs.positions import Position
 
 # Both are numbers, so that offsets can be subtracted: the difference is 0, and the bytes read.
 CREATED_AT, BYTES = "createdAt", "bytes"
@@ -201,7 +202,7 @@ class ReadPlanner(HubReader):
         for partition_id, bound in bounds.items():
             position = options.starts.get(partition_id) or options.start or default
             number = self._sequence_number(partition_id, position, bound, is_start=True)
-            is_time = position.kind is PositionKind.TIME
+            is_time = position.kind is StartKind.TIME
             if options.start_must_exist and is_time and number >= bound.end:
                 raise ArgumentError(
                     f"Partition {partition_id} of hub {self._hub!r} has no event at or after "
@@ -238,14 +239,14 @@ class ReadPlanner(HubReader):
     ) -> int:
         """A start includes its event unless the position says otherwise; an end excludes it."""
         kind = position.kind
-        if kind is PositionKind.EARLIEST:
+        if kind is StartKind.EARLIEST:
             return bound.begin
-        if kind is PositionKind.LATEST:
+        if kind is StartKind.LATEST:
             return bound.end
         inclusive = position.inclusive or not is_start
-        if kind is PositionKind.SEQUENCE:
+        if kind is StartKind.SEQUENCE_NUMBER:
             return position.number + (0 if inclusive else 1)
-        if kind is PositionKind.TIME:
+        if kind is StartKind.TIME:
             return self.sequence_at(partition_id, position.number)
         return self.sequence_at_offset(partition_id, position.offset, inclusive=inclusive)
 

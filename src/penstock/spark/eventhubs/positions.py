@@ -9,36 +9,27 @@ connector's EventPosition. Positions of single partitions are `{"0": 100}`, Kafk
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from typing import Any, NamedTuple
 
+from penstock.formats.positions import StartKind, parse_start_time
+from penstock.formats.positions import parse_position as parse_start
 from penstock.model.errors import ArgumentError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_MAX = 80
 _FIELDS = {"offset", "seqno", "enqueuedtime", "isinclusive"}
-
-
-class PositionKind(IntEnum):
-    EARLIEST = 0
-    LATEST = 1
-    SEQUENCE = 2
-    OFFSET = 3
-    TIME = 4
 
 
 class Position(NamedTuple):
     """`number` is a sequence number or milliseconds since 1970, `offset` the service's text."""
 
-    kind: PositionKind
+    kind: StartKind
     number: int = 0
     offset: str = ""
     inclusive: bool = True
 
 
-EARLIEST = Position(PositionKind.EARLIEST)
-LATEST = Position(PositionKind.LATEST)
+EARLIEST = Position(StartKind.EARLIEST)
+LATEST = Position(StartKind.LATEST)
 _SPECIAL_OFFSETS = {"-1": EARLIEST, "@latest": LATEST}
 
 
@@ -47,7 +38,13 @@ def parse_position(option: str, text: str) -> Position:
     stripped = text.strip()
     if stripped.startswith("{"):
         return _from_json(option, _load_json(option, stripped))
-    return _from_text(option, stripped)
+    if (special := _SPECIAL_OFFSETS.get(stripped.lower())) is not None:
+        return special
+    try:
+        start = parse_start(stripped, now_ms=None)
+    except ArgumentError:
+        raise _no_position_error(option, text) from None
+    return {EARLIEST.kind: EARLIEST, LATEST.kind: LATEST}.get(start.kind) or Position(*start)
 
 
 def parse_positions(option: str, text: str, hub: str) -> dict[str, Position]:
@@ -67,8 +64,11 @@ def parse_time(option: str, text: str) -> Position:
     """Parse a time: ISO, or milliseconds since 1970 as in Kafka's source."""
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
-        return Position(PositionKind.TIME, int(stripped))
-    return Position(PositionKind.TIME, _milliseconds(option, stripped))
+        return Position(StartKind.TIME, int(stripped))
+    try:
+        return Position(StartKind.TIME, parse_start_time(stripped, now_ms=None))
+    except ArgumentError:
+        raise _no_position_error(option, text) from None
 
 
 def has_partitions(text: str) -> bool:
@@ -117,24 +117,13 @@ def _from_value(option: str, value: object) -> Position:
         # Kafka's source: -2 is the beginning, -1 the end.
         if value in (-2, -1):
             return EARLIEST if value == -2 else LATEST
-        return Position(PositionKind.SEQUENCE, _natural(option, value))
+        return Position(StartKind.SEQUENCE_NUMBER, _natural(option, value))
     if isinstance(value, str):
         return parse_position(option, value)
     raise ArgumentError(
         f"{option} is {quote_value(value)}: a sequence number, a text or an EventPosition "
         "is expected."
     )
-
-
-def _from_text(option: str, text: str) -> Position:
-    word = text.lower()
-    if word in ("earliest", "-1"):
-        return EARLIEST
-    if word in ("latest", "@latest"):
-        return LATEST
-    if text.isascii() and text.isdigit():
-        return Position(PositionKind.SEQUENCE, int(text))
-    return Position(PositionKind.TIME, _milliseconds(option, text))
 
 
 def _from_json(option: str, fields: dict[str, Any]) -> Position:
@@ -159,10 +148,10 @@ def _from_json(option: str, fields: dict[str, Any]) -> Position:
     if offset is not None:
         if (special := _SPECIAL_OFFSETS.get(str(offset))) is not None:
             return special
-        return Position(PositionKind.OFFSET, offset=str(offset), inclusive=inclusive)
+        return Position(StartKind.OFFSET, offset=str(offset), inclusive=inclusive)
     if number is not None:
-        return Position(PositionKind.SEQUENCE, _natural(option, number), inclusive=inclusive)
-    return Position(PositionKind.TIME, _milliseconds(option, str(time)), inclusive=inclusive)
+        return Position(StartKind.SEQUENCE_NUMBER, _natural(option, number), inclusive=inclusive)
+    return parse_time(option, str(time))._replace(inclusive=inclusive)
 
 
 def _natural(option: str, value: object) -> int:
@@ -171,16 +160,11 @@ def _natural(option: str, value: object) -> int:
     return value
 
 
-def _milliseconds(option: str, text: str) -> int:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ArgumentError(
-            f"{option} is {quote_value(text)}: earliest, latest, a sequence number, a time such "
-            'as 2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
-        ) from None
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(milliseconds=1)
+def _no_position_error(option: str, text: str) -> ArgumentError:
+    return ArgumentError(
+        f"{option} is {quote_value(text)}: earliest, latest, a sequence number, a time such "
+        'as 2026-11-16T12:00:00Z or an EventPosition such as {"seqNo": 100} is expected.'
+    )
 
 
 def quote_value(value: object) -> str:

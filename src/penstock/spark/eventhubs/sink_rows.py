@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.model.errors import ArgumentError
 from penstock.spark.eventhubs.options import WriteOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _KEY_CHARACTERS_MAX = 128
 
@@ -63,8 +63,6 @@ class SinkColumns:
         return zip(body.to_pylist(), self._properties(), keys, ids, strict=False)
 
     def _body(self) -> Any:
-        import pyarrow as pa
-
         body = self._columns["body"]
         if not pa.types.is_binary(body.type):
             body = body.cast(pa.binary())
@@ -73,8 +71,6 @@ class SinkColumns:
         return body
 
     def _texts(self, name: str, default: str | None) -> Iterator[str | None]:
-        import pyarrow as pa
-
         column = self._columns.get(name)
         if column is None:
             return itertools.repeat(default)
@@ -87,8 +83,6 @@ class SinkColumns:
         return iter(column.to_pylist())
 
     def _check_keys(self, keys: Any) -> None:
-        import pyarrow.compute as pc
-
         longest = pc.max(pc.utf8_length(keys)).as_py() or 0
         if longest > _KEY_CHARACTERS_MAX:
             raise ArgumentError(

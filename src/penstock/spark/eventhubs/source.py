@@ -7,11 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from penstock.spark.errors import (
-    events_gone_error,
-    hub_recreated_error,
-    position_beyond_end_error,
-)
+from penstock.spark.errors import events_gone_error, hub_recreated_error, position_beyond_end_error
 from penstock.spark.eventhubs.options import ReadOptions
 from penstock.spark.eventhubs.planner import (
     BYTES,

@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from penstock.model.backoff import Backoff
-from penstock.model.errors import ConfigurationError, PenstockError
+from penstock.model.errors import ConfigurationError
 from penstock.spark.errors import QueryFailure, explain_error, explain_failure
 from penstock.spark.launcher import is_gone, is_unreachable
 from penstock.spark.pipelines import pipeline_file
@@ -197,40 +198,30 @@ class _WatchedQuery:
         return -1 if self.totals.last is None else self.totals.last.batch_id
 
 
+@dataclass
 class PipelineRun:
-    """Runs one file on one session until it is done, fails for good or is asked to stop."""
+    """Runs one file on one session until it is done, fails for good or is asked to stop.
+    `restart_spark` starts another JVM after one has ended; None: that failure is final."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        file: pipeline_file.PipelineFile,
-        settings: RunSettings,
-        watcher: PipelineWatcher,
-        *,
-        hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.PipelineHubs],
-        restart_spark: Callable[[], SparkSession] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`restart_spark` starts another JVM after one has ended; None: that failure is final."""
-        self._spark = spark
-        self._file = file
-        self._settings = settings
-        self._watcher = watcher
-        self._make_hubs = hubs
-        self._restart_spark = restart_spark
-        self._is_jvm_gone = False
-        self._busy_times = 0
-        self._monotonic = monotonic
-        self._stop = threading.Event()
-        self._stop_now = threading.Event()
-        self._lock = threading.Lock()  # guards _watched, to which the file's thread adds
-        self._watched: list[_WatchedQuery] = []
-        self._ended: dict[str, QueryFailure | None] = {}  # by run id
-        self._state = PipelineState.STARTING
-        self._restarts = 0
-        self._error = ""
-        self._started_s = monotonic()
-        self.snapshot: PipelineSnapshot | None = None  # the last one; any thread may read it
+    spark: SparkSession
+    file: pipeline_file.PipelineFile
+    settings: RunSettings
+    watcher: PipelineWatcher
+    hubs: Callable[[SparkSession, pipeline_file.ShowRows], pipeline_file.PipelineHubs]
+    restart_spark: Callable[[], SparkSession] | None = None
+    snapshot: PipelineSnapshot | None = None  # the last one; any thread may read it
+    _is_jvm_gone: bool = False
+    _busy_times: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _stop_now: threading.Event = field(default_factory=threading.Event)
+    # Guards _watched, to which the file's thread adds.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _watched: list[_WatchedQuery] = field(default_factory=list)
+    _ended: dict[str, QueryFailure | None] = field(default_factory=dict)  # by run id
+    _state: PipelineState = PipelineState.STARTING
+    _restarts: int = 0
+    _error: str = ""
+    _started_s: float = field(default_factory=time.monotonic)
 
     def ask_to_stop(self) -> bool:
         """End after the batch in progress and return True; a second call ends at once and returns
@@ -246,7 +237,7 @@ class PipelineRun:
         """Return the last snapshot. Raises a PenstockError if the pipeline failed."""
         failures = 0  # in a row
         while True:
-            began_s = self._monotonic()
+            began_s = time.monotonic()
             failure = self._attempt()
             if failure is None:
                 return self._show_snapshot(PipelineState.STOPPED)
@@ -254,22 +245,22 @@ class PipelineRun:
             if not self._may_restart(failure):
                 self._show_snapshot(PipelineState.FAILED)
                 raise failure.error()
-            is_steady = self._monotonic() - began_s >= _STEADY_S
+            is_steady = time.monotonic() - began_s >= _STEADY_S
             failures = 1 if is_steady else failures + 1
             delay_s = _BACKOFF.pause_s(failures)
             self._restarts += 1
-            self._watcher.show_message(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
+            self.watcher.show_message(f"{failure.text}\nStarting again in {delay_s:.0f} s.")
             self._show_snapshot(PipelineState.FAILED)
             if self._stop.wait(delay_s):
                 return self._show_snapshot(PipelineState.STOPPED)
             if self._is_jvm_gone:
-                assert self._restart_spark is not None, "else the failure was final"
+                assert self.restart_spark is not None, "else the failure was final"
                 self._forget_queries()
-                self._spark = self._restart_spark()
+                self.spark = self.restart_spark()
                 self._is_jvm_gone = False
 
     def _may_restart(self, failure: QueryFailure) -> bool:
-        most = self._settings.restarts_max
+        most = self.settings.restarts_max
         if self._stop.is_set() or failure.is_final:
             return False
         if _BUSY_MACHINE in failure.text and self._busy_times < _BUSY_TIMES_MAX:
@@ -285,7 +276,7 @@ class PipelineRun:
         thread = threading.Thread(
             target=self._run_file, args=(raised,), name="penstock-pipeline", daemon=True
         )
-        with query_defaults(self._settings, self._on_query_started):
+        with query_defaults(self.settings, self._on_query_started):
             thread.start()
             try:
                 return self._watch(thread, raised)
@@ -303,8 +294,13 @@ class PipelineRun:
                 self._stop_queries()
                 return failure or self._failure(raised, is_stopping=True)
             if not active and not is_file_running:
-                if not self._watched and not self._file.is_script:
-                    return explain_error(_nothing_started_error(self._file))
+                if not self._watched and not self.file.is_script:
+                    return QueryFailure(
+                        f"{self.file.path.name} started no query: {pipeline_file.FUNCTION}() "
+                        "returns a writer such as df.writeStream, or starts it.",
+                        ConfigurationError,
+                        is_final=True,
+                    )
                 return None
             if self._watched:
                 self._state = PipelineState.RUNNING
@@ -315,9 +311,9 @@ class PipelineRun:
         try:
             # Sets the active session of this thread: without one, Spark does not find formats in
             # Python when a query starts. No other public call sets it.
-            self._spark.createDataFrame([], "unused int")
-            hubs = self._make_hubs(self._spark, self._show_rows)
-            results = self._file.run(self._spark, hubs, self._settings.arguments)
+            self.spark.createDataFrame([], "unused int")
+            hubs = self.hubs(self.spark, self._show_rows)
+            results = self.file.run(self.spark, hubs, self.settings.arguments)
             pipeline_file.start_results(results, hubs)
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -328,7 +324,7 @@ class PipelineRun:
     def _on_query_started(self, query: Any) -> None:
         with self._lock:
             number = len(self._watched) + 1
-            self._watched.append(_WatchedQuery(query, f"{self._settings.name}-{number}"))
+            self._watched.append(_WatchedQuery(query, f"{self.settings.name}-{number}"))
 
     def _forget_queries(self) -> None:
         with self._lock:
@@ -340,7 +336,7 @@ class PipelineRun:
 
     def _show_rows(self, query_id: str, batch_id: int, rows: list[str]) -> None:
         names = [query.name for query in self._queries() if query.id == query_id]
-        self._watcher.show_rows(names[0] if names else self._settings.name, batch_id, rows)
+        self.watcher.show_rows(names[0] if names else self.settings.name, batch_id, rows)
 
     def _active_queries(self) -> list[_WatchedQuery]:
         """Return the active queries, and record why the others ended."""
@@ -368,21 +364,21 @@ class PipelineRun:
 
     def _jvm_failure(self) -> QueryFailure:
         self._is_jvm_gone = True
-        is_final = self._restart_spark is None
+        is_final = self.restart_spark is None
         return QueryFailure("Spark's JVM ended: its log says why.", is_final=is_final)
 
     def _show_snapshot(self, state: PipelineState) -> PipelineSnapshot:
         self._state = state
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         snapshot = self.snapshot = PipelineSnapshot(
-            name=self._settings.name,
+            name=self.settings.name,
             state=state,
             seconds=now_s - self._started_s,
             restarts=self._restarts,
             queries=[self._query_snapshot(query, int(now_s * 1000)) for query in self._queries()],
             last_error=self._error,
         )
-        self._watcher.show_snapshot(snapshot)
+        self.watcher.show_snapshot(snapshot)
         return snapshot
 
     def _query_snapshot(self, watched: _WatchedQuery, now_ms: int) -> QuerySnapshot:
@@ -417,25 +413,18 @@ class PipelineRun:
         """Stop each query when its batch is done, or at the deadline."""
         self._show_snapshot(PipelineState.STOPPING)
         left = {query.run_id: (query, query.batch_id) for query in self._active_queries()}
-        deadline_s = self._monotonic() + self._settings.stop_s
-        shown_s = self._monotonic()
+        deadline_s = time.monotonic() + self.settings.stop_s
+        shown_s = time.monotonic()
         while left:
-            is_late = self._stop_now.is_set() or self._monotonic() >= deadline_s
+            is_late = self._stop_now.is_set() or time.monotonic() >= deadline_s
             for run_id, (watched, since) in list(left.items()):
                 query = watched.query
                 if is_late or not query.isActive or watched.is_between_batches(since):
                     query.stop()
                     del left[run_id]
-            if self._monotonic() - shown_s >= TICK_S:
-                shown_s = self._monotonic()
+            if time.monotonic() - shown_s >= TICK_S:
+                shown_s = time.monotonic()
                 self._show_snapshot(PipelineState.STOPPING)
             if left:
                 self._stop_now.wait(_STOP_TICK_S)
         self._active_queries()
-
-
-def _nothing_started_error(file: pipeline_file.PipelineFile) -> PenstockError:
-    return ConfigurationError(
-        f"{file.path.name} started no query: {pipeline_file.FUNCTION}() returns a writer such as "
-        "df.writeStream, or starts it."
-    )

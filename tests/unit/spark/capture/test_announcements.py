@@ -24,6 +24,7 @@ from penstock.capture.state import CaptureStateFile, ClosedWindow
 from penstock.capture.windows import WindowStart
 from penstock.model.capture import RunProgress
 from penstock.model.errors import ArgumentError, NotFound
+from penstock.spark.capture import announcements
 from penstock.spark.capture.announcements import (
     NotificationFailed,
     NotificationTarget,
@@ -130,28 +131,22 @@ def test_a_manifest_lies_where_its_files_lie_whatever_settings_say_now(
 
 
 def test_who_is_to_hear_hears_of_each_file_once_it_took_it(
-    plan: CapturePlan, ledger: CaptureStateFile
+    plan: CapturePlan, ledger: CaptureStateFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.record([closed(captured(n, "0")) for n in range(3)], {})
     heard: list[Any] = []
 
-    def away(plan: CapturePlan, events: Any) -> None:
+    def away(plan: CapturePlan, target: NotificationTarget, events: Any) -> None:
         raise NotificationFailed("away")
 
+    monkeypatch.setattr(announcements, "send_events", away)
     with pytest.raises(NotificationFailed):
-        announce_files(plan, ledger, NotificationTarget(hub="x"), away)
-    assert (
-        announce_files(
-            plan, ledger, NotificationTarget(hub="x"), lambda _, events: heard.extend(events)
-        )
-        == 3
+        announce_files(plan, ledger, NotificationTarget(hub="x"))
+    monkeypatch.setattr(
+        announcements, "send_events", lambda plan, target, events: heard.extend(events)
     )
-    assert (
-        announce_files(
-            plan, ledger, NotificationTarget(hub="x"), lambda _, events: heard.extend(events)
-        )
-        == 0
-    )
+    assert announce_files(plan, ledger, NotificationTarget(hub="x")) == 3
+    assert announce_files(plan, ledger, NotificationTarget(hub="x")) == 0
     assert [each["data"]["firstSequenceNumber"] for each in heard] == [0, 1, 2]
     ledger.record([closed(captured(9, "0"))], {})
     assert announce_files(plan, ledger, None) == 1  # nobody wants to know

@@ -15,7 +15,7 @@ from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture.compact import FileOwner, write_hour_files
-from penstock.spark.capture.history_rows import arrow_schema
+from penstock.spark.capture.history_source import ARROW_SCHEMA
 
 HOUR_US = 1_700_000_000_000_000
 PATH = "date=2023-11-14/hour=22/partition-0.parquet"
@@ -35,9 +35,7 @@ def batch(numbers: Iterable[int], *, since_us: int = HOUR_US) -> Any:
         }
         for number in numbers
     ]
-    schema = (
-        arrow_schema().append(pa.field("date", pa.string())).append(pa.field("hour", pa.int32()))
-    )
+    schema = ARROW_SCHEMA.append(pa.field("date", pa.string())).append(pa.field("hour", pa.int32()))
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.capture import container
+from penstock.capture.container import AvroFile
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import ListedFile
 from penstock.capture.storage import FileStore
-from penstock.capture.window_file import AvroFile
 from penstock.capture.windows import (
     EventLocation,
     PartitionEnd,
@@ -24,9 +24,9 @@ from penstock.capture.windows import (
     WindowStart,
     close_windows,
 )
-from penstock.spark.capture.blocks import ParquetFile, parquet_schema
 from penstock.spark.capture.history import select_files
-from penstock.spark.capture.history_rows import next_sequence
+from penstock.spark.capture.history_source import next_sequence
+from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
 
 T_MS = 1_700_000_000_000
 SIZE = 10_000
@@ -114,7 +114,7 @@ def columns(first: int, end: int) -> bytes:
         for number in range(first, end)
     ]
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_pylist(rows, schema=parquet_schema())
+    table = pa.Table.from_pylist(rows, schema=PARQUET_SCHEMA)
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from tests.unit.capture.test_windows import Hub
 
+from penstock.capture.container import AvroFile
 from penstock.capture.description import NAME_FORMAT_DEFAULT
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.storage import FileStore
-from penstock.capture.window_file import AvroFile, upload_file
 from penstock.capture.windows import (
     NOT_BEGUN,
     ClosedRange,
@@ -176,7 +176,7 @@ def test_what_an_earlier_try_wrote_of_events_that_are_gone_now_is_kept(tmp_path:
     file = AvroFile(spooled, name="x", deflate=False)
     file.add(5, b"five records")
     size, digest = file.close()
-    upload_file(store, spooled, "a.avro")
+    store.upload(spooled, "a.avro")
     assert read_larger_file(store, "a.avro", "avro", 4) == (5, size, digest)
     assert read_larger_file(store, "a.avro", "avro", 5) is None
     assert read_larger_file(store, "b.avro", "avro", 0) is None

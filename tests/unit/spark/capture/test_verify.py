@@ -13,16 +13,16 @@ import fastavro
 import pytest
 
 from penstock.capture import captured_file, file_names
-from penstock.capture.container import SCHEMA
+from penstock.capture.container import SCHEMA, AvroFile
 from penstock.capture.description import NAME_FORMAT_DEFAULT
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import FileLocationFilter, store_identity
 from penstock.capture.storage import FileStore
-from penstock.capture.window_file import AvroFile, WindowFile
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
 from penstock.spark.capture import file_check
-from penstock.spark.capture.blocks import CaptureBlock, ParquetFile, parquet_schema
+from penstock.spark.capture.blocks import CaptureBlock
+from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
 from penstock.spark.capture.verify import CaptureVerification, verify
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
@@ -59,7 +59,7 @@ def columns(numbers: range, body: bytes) -> bytes:
         }
         for number in numbers
     ]
-    table = pa.Table.from_pylist(rows, schema=parquet_schema())
+    table = pa.Table.from_pylist(rows, schema=PARQUET_SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -126,7 +126,7 @@ class Scene:
         place = self.folder / "box" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         iso, body = changes.get("iso", False), changes.get("body", b"body")
-        made: WindowFile
+        made: AvroFile | ParquetFile
         if kind == "parquet":
             made = ParquetFile(place)
         else:
@@ -154,11 +154,7 @@ class Scene:
     ) -> Path:
         place = self.folder / "box" / file_names.manifest_path(hub, slot_s)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(
-            captured_file.manifest_bytes(
-                captured_file.build_manifest("ns", hub, slot_s, 60, listed)
-            )
-        )
+        place.write_bytes(captured_file.build_manifest("ns", hub, slot_s, 60, listed).encode())
         return place
 
     def verify(self, hub: str = "orders", **destination: Any) -> CaptureVerification:

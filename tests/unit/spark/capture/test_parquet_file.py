@@ -11,14 +11,14 @@ import pytest
 from penstock.capture.container import DamagedAvroFile
 from penstock.formats.amqp_values import json_text, plain_text
 from penstock.kernels import ArrowColumns, MapColumn, TextColumn
-from penstock.spark.capture.blocks import (
+from penstock.spark.capture.history_source import _json_maps, _publishers
+from penstock.spark.capture.parquet_file import (
     SYSTEM_TYPES,
     TYPES,
     _typed_json_value,
     json_from,
     record_batch,
 )
-from penstock.spark.capture.history_rows import _json_maps, _publishers
 
 # Values that the kernels leave to others: binary, texts that are none, times, floats, lists.
 ODD = [
