@@ -14,7 +14,16 @@ from penstock.formats.quantities import (
     format_moment,
     format_size,
 )
-from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
+from penstock.portal.components import (
+    action_button,
+    badge,
+    card,
+    find_form,
+    live_element,
+    table,
+    tile,
+    tiles,
+)
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -37,15 +46,7 @@ async def jobs(visit: PageRequest) -> Response:
             format_duration(each.get("batch_seconds")),
             format_count(each.get("lag_events")),
             each["master"],
-            el(
-                "a",
-                "Spark's pages",
-                href=each["ui_url"],
-                rel="noreferrer noopener",
-                target="_blank",
-            )
-            if each["ui_url"]
-            else "",
+            _spark_link(each["ui_url"]),
             format_age(each["updated_ms"], now_ms),
             each["last_error"],
         )
@@ -70,6 +71,11 @@ async def jobs(visit: PageRequest) -> Response:
         card("", live_element("jobs", table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
         active="jobs",
     )
+
+
+def _spark_link(url: str) -> Html | str:
+    attributes = {"rel": "noreferrer noopener", "target": "_blank"}
+    return el("a", "Spark's pages", href=url, **attributes) if url else ""
 
 
 async def connections(visit: PageRequest) -> Response:
@@ -101,32 +107,11 @@ def _has(connection: dict[str, Any], role: str) -> bool:
 
 
 def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
-    links = [
-        " ".join(
-            part
-            for part in (
-                link["role"],
-                link["hub"],
-                link.get("group") or "",
-                f"#{link['partition']}" if link.get("partition") is not None else "",
-                link.get("publisher") or "",
-            )
-            if part
-        )
-        for link in each["hub_links"]
-        if visit.sees(link["hub"])
-    ]
-    close = (
-        form(
-            visit,
-            visit.link("connections", each["id"], "close"),
-            el("button", "Close", type="submit", class_="danger small"),
-            class_="inline",
-            back=visit.link("connections"),
-        )
-        if visit.may(PortalRole.OPERATOR)
-        else ""
-    )
+    links = [_format_link(link) for link in each["hub_links"] if visit.sees(link["hub"])]
+    close: object = ""
+    if visit.may(PortalRole.OPERATOR):
+        to = visit.link("connections", each["id"], "close")
+        close = action_button(visit, to, "Close", back=visit.link("connections"))
     return (
         el("span", each["peer"], el("br"), el("small", each["container_id"])),
         each["user_agent"],
@@ -140,12 +125,17 @@ def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
+def _format_link(link: dict[str, Any]) -> str:
+    partition = link.get("partition")
+    number = None if partition is None else f"#{partition}"
+    parts = (link["role"], link["hub"], link.get("group"), number, link.get("publisher"))
+    return " ".join(filter(None, parts))
+
+
 async def close_connection(visit: PageRequest) -> Response:
-    ident = visit.words["connection"]
-    await visit.backend.act(visit.session, lambda client: client.kill_connection(ident))
-    raise ActionCompleted(
-        visit.link("connections"), "The connection is closed; its client may come back."
-    )
+    await visit.act(lambda client: client.kill_connection(visit.words["connection"]))
+    text = "The connection is closed; its client may come back."
+    raise ActionCompleted(visit.link("connections"), text)
 
 
 async def audit(visit: PageRequest) -> Response:
@@ -157,23 +147,12 @@ async def audit(visit: PageRequest) -> Response:
         for each in found
         if not wanted or wanted in f"{each['who']} {each['what']} {each['detail']}".casefold()
     ]
-    find = el(
-        "form",
-        el("label", "Find", for_="f-find", class_="visually-hidden"),
-        el(
-            "input", id="f-find", name="find", value=visit.query.get("find", ""), placeholder="Find"
-        ),
-        submit("Find"),
-        method="get",
-        action="/audit",
-        class_="inline",
-    )
     return await page(
         visit,
         "Audit log",
         card("", table(("When (UTC)", "Who", "What", "Detail"), rows, empty="Nothing yet.")),
         active="audit",
-        aside=find,
+        aside=find_form(visit, "/audit"),
     )
 
 
@@ -183,42 +162,24 @@ async def health(visit: PageRequest) -> Response:
         (part, badge(state, "good" if state in ("ok", "off") else "warn"))
         for part, state in found.checks.items()
     ]
-    fine = found.status == "ready"
+    fine, notes = found.status == "ready", [(text,) for text in found.warnings]
     head = tiles(
         tile("Service", found.status, tone="good" if fine else "bad"),
         tile("Answered in", f"{found.took_ms} ms"),
-        tile(
-            "Warnings",
-            format_integer(len(found.warnings)),
-            tone="warn" if found.warnings else "good",
-        ),
+        tile("Warnings", format_integer(len(notes)), tone="warn" if notes else "good"),
     )
-    notes = [(text,) for text in found.warnings]
+    fine_text = "None: all is well."
+    url = visit.portal.settings.admin_url.rstrip("/")
+    metrics = el("code", f"{url}/metrics")
+    probes = (el("code", f"{url}/health"), " and ", el("code", f"{url}/ready"))
     return await page(
         visit,
         "Health",
         live_element("tiles", head),
         card("Parts", live_element("parts", table(("Part", "State"), rows, empty="None."))),
-        card(
-            "Warnings",
-            live_element("warnings", table(("What",), notes, empty="None: all is well.")),
-        ),
-        card("Metrics", _metrics_help(visit)),
+        card("Warnings", live_element("warnings", table(("What",), notes, empty=fine_text))),
+        card("Metrics", el("p", "Prometheus reads ", metrics, "; probes read ", *probes, ".")),
         active="health",
-    )
-
-
-def _metrics_help(visit: PageRequest) -> Html:
-    url = visit.portal.settings.admin_url.rstrip("/")
-    return el(
-        "p",
-        "Prometheus reads ",
-        el("code", f"{url}/metrics"),
-        "; probes read ",
-        el("code", f"{url}/health"),
-        " and ",
-        el("code", f"{url}/ready"),
-        ".",
     )
 
 

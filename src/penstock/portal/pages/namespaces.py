@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from penstock.formats.quantities import format_integer
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import card, delete_box, field, form, select, submit, table
+from penstock.portal.components import card, delete_box, form, name_field, select, submit, table
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -33,15 +33,8 @@ async def namespace_list(visit: PageRequest) -> Response:
             )
         )
     heads = (
-        "Name",
-        "Tier",
-        "Limits",
-        "Units",
-        "Auto-inflate up to",
-        "Event hubs",
-        "Created",
-        "Tags",
-    )
+        "Name", "Tier", "Limits", "Units", "Auto-inflate up to", "Event hubs", "Created", "Tags",
+    )  # fmt: skip
     return await page(
         visit,
         "Namespaces",
@@ -52,55 +45,36 @@ async def namespace_list(visit: PageRequest) -> Response:
 
 
 def _forms(visit: PageRequest) -> Html:
+    name = name_field(visit, minlength=6, maxlength=50, help_="6 to 50 letters, digits and hyphens")
+    tier = select(visit, "Tier", "sku", _SKUS, "Standard")
+    delete = delete_box(
+        visit,
+        visit.link("namespaces", "delete"),
+        "namespace",
+        visit.namespace,
+        "All its event hubs and their events go with it, and cannot be brought back.",
+    )
+    note = f"{visit.namespace} is in view; another one can be chosen at the top."
+    create = form(visit, visit.link("namespaces"), name, tier, submit("Create namespace"))
     return el(
         "div",
-        card(
-            "Create a namespace",
-            form(
-                visit,
-                visit.link("namespaces"),
-                field(
-                    "Name",
-                    "name",
-                    visit.form_value("name"),
-                    required=True,
-                    minlength=6,
-                    maxlength=50,
-                    autocomplete="off",
-                    help_="6 to 50 letters, digits and hyphens",
-                ),
-                select("Tier", "sku", _SKUS, visit.form_value("sku", "Standard")),
-                submit("Create namespace"),
-            ),
-        ),
-        card(
-            "This namespace",
-            el("p", f"{visit.namespace} is in view; another one can be chosen at the top."),
-            delete_box(
-                visit,
-                visit.link("namespaces", "delete"),
-                "namespace",
-                visit.namespace,
-                "All its event hubs and their events go with it, and cannot be brought back.",
-            ),
-        ),
+        card("Create a namespace", create),
+        card("This namespace", el("p", note), delete),
         class_="columns",
     )
 
 
 async def create(visit: PageRequest) -> Response:
-    name = visit.form.get("name", "").strip()
+    name, sku = visit.text("name"), visit.form.get("sku", "Standard")
     if any(each.name.casefold() == name.casefold() for each in await visit.backend.namespaces()):
         raise ArgumentError(f"There is a namespace '{name}' already.")
-    sku = visit.form.get("sku", "Standard")
-    await visit.backend.act(visit.session, lambda client: client.put_namespace(name, sku=sku))
+    await visit.act(lambda client: client.put_namespace(name, sku=sku))
     raise ActionCompleted(path("", namespace=name), f"The namespace '{name}' is created.")
 
 
 async def delete(visit: PageRequest) -> Response:
-    if visit.form.get("confirm") != visit.namespace:
-        raise ArgumentError(f"Type '{visit.namespace}' to delete it: nothing was deleted.")
-    await visit.backend.act(visit.session, lambda client: client.delete_namespace(visit.namespace))
+    visit.check_typed(visit.namespace)
+    await visit.act(lambda client: client.delete_namespace(visit.namespace))
     raise ActionCompleted("/namespaces", f"The namespace '{visit.namespace}' is deleted.")
 
 
