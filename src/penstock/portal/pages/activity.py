@@ -14,16 +14,7 @@ from penstock.formats.quantities import (
     format_moment,
     format_size,
 )
-from penstock.portal.components import (
-    action_button,
-    badge,
-    card,
-    find_form,
-    live_element,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -41,7 +32,7 @@ async def jobs(visit: PageRequest) -> Response:
         (
             each["name"],
             each["kind"],
-            badge(each["state"], _JOB_TONES.get(each["state"], "")),
+            ui.badge(each["state"], _JOB_TONES.get(each["state"], "")),
             format_count(each.get("rows_per_second")),
             format_duration(each.get("batch_seconds")),
             format_count(each.get("lag_events")),
@@ -58,17 +49,19 @@ async def jobs(visit: PageRequest) -> Response:
     )  # fmt: skip
     running = sum(each["state"] == "Running" for each in found)
     failed = sum(each["state"] in ("Failed", "Lost") for each in found)
-    head = tiles(
-        tile("Running", format_integer(running), tone="good" if running else ""),
-        tile("Failed or lost", format_integer(failed), tone="bad" if failed else "good"),
-        tile("Rows", f"{format_count(sum(each.get('rows_per_second') or 0 for each in found))}/s"),
+    head = ui.tiles(
+        ui.tile("Running", format_integer(running), tone="good" if running else ""),
+        ui.tile("Failed or lost", format_integer(failed), tone="bad" if failed else "good"),
+        ui.tile(
+            "Rows", f"{format_count(sum(each.get('rows_per_second') or 0 for each in found))}/s"
+        ),
     )
     empty = "No job has reported itself. Capture and pipelines do while they run."
     return await page(
         visit,
         "Spark jobs",
-        live_element("tiles", head),
-        card("", live_element("jobs", table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
+        ui.live_element("tiles", head),
+        ui.card("", ui.live_element("jobs", ui.table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
         active="jobs",
     )
 
@@ -87,17 +80,17 @@ async def connections(visit: PageRequest) -> Response:
     ]
     rows = [_connection(visit, each) for each in here]
     heads = ("Client", "Program", "Links", "Open for", "Events in", "Events out", "In", "Out", "")
-    shown = table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
-    head = tiles(
-        tile("Connections", format_integer(len(here))),
-        tile("Sending", format_integer(sum(_has(each, "send") for each in here))),
-        tile("Receiving", format_integer(sum(_has(each, "receive") for each in here))),
+    shown = ui.table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
+    head = ui.tiles(
+        ui.tile("Connections", format_integer(len(here))),
+        ui.tile("Sending", format_integer(sum(_has(each, "send") for each in here))),
+        ui.tile("Receiving", format_integer(sum(_has(each, "receive") for each in here))),
     )
     return await page(
         visit,
         "Connections",
-        live_element("tiles", head),
-        card("", live_element("connections", shown)),
+        ui.live_element("tiles", head),
+        ui.card("", ui.live_element("connections", shown)),
         active="connections",
     )
 
@@ -111,7 +104,7 @@ def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
     close: object = ""
     if visit.may(PortalRole.OPERATOR):
         to = visit.link("connections", each["id"], "close")
-        close = action_button(visit, to, "Close", back=visit.link("connections"))
+        close = ui.action_button(visit, to, "Close", back=visit.link("connections"))
     return (
         el("span", each["peer"], el("br"), el("small", each["container_id"])),
         each["user_agent"],
@@ -150,23 +143,23 @@ async def audit(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Audit log",
-        card("", table(("When (UTC)", "Who", "What", "Detail"), rows, empty="Nothing yet.")),
+        ui.card("", ui.table(("When (UTC)", "Who", "What", "Detail"), rows, empty="Nothing yet.")),
         active="audit",
-        aside=find_form(visit, "/audit"),
+        aside=ui.find_form(visit, "/audit"),
     )
 
 
 async def health(visit: PageRequest) -> Response:
     found = await visit.backend.health()
     rows = [
-        (part, badge(state, "good" if state in ("ok", "off") else "warn"))
+        (part, ui.badge(state, "good" if state in ("ok", "off") else "warn"))
         for part, state in found.checks.items()
     ]
     fine, notes = found.status == "ready", [(text,) for text in found.warnings]
-    head = tiles(
-        tile("Service", found.status, tone="good" if fine else "bad"),
-        tile("Answered in", f"{found.took_ms} ms"),
-        tile("Warnings", format_integer(len(notes)), tone="warn" if notes else "good"),
+    head = ui.tiles(
+        ui.tile("Service", found.status, tone="good" if fine else "bad"),
+        ui.tile("Answered in", f"{found.took_ms} ms"),
+        ui.tile("Warnings", format_integer(len(notes)), tone="warn" if notes else "good"),
     )
     fine_text = "None: all is well."
     url = visit.portal.settings.admin_url.rstrip("/")
@@ -175,10 +168,14 @@ async def health(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Health",
-        live_element("tiles", head),
-        card("Parts", live_element("parts", table(("Part", "State"), rows, empty="None."))),
-        card("Warnings", live_element("warnings", table(("What",), notes, empty=fine_text))),
-        card("Metrics", el("p", "Prometheus reads ", metrics, "; probes read ", *probes, ".")),
+        ui.live_element("tiles", head),
+        ui.card(
+            "Parts", ui.live_element("parts", ui.table(("Part", "State"), rows, empty="None."))
+        ),
+        ui.card(
+            "Warnings", ui.live_element("warnings", ui.table(("What",), notes, empty=fine_text))
+        ),
+        ui.card("Metrics", el("p", "Prometheus reads ", metrics, "; probes read ", *probes, ".")),
         active="health",
     )
 

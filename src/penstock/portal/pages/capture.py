@@ -27,22 +27,7 @@ from penstock.formats.quantities import (
 )
 from penstock.management.client import EventHubResource
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import (
-    badge,
-    card,
-    check,
-    facts,
-    field,
-    form,
-    live_element,
-    mono,
-    number,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -61,7 +46,7 @@ async def capture_list(visit: PageRequest) -> Response:
         status = known.get(hub.name.casefold())
         link = el("a", hub.name, href=visit.link("hubs", hub.name, "capture"))
         if status is None:
-            rows.append((link, badge("Off"), "", "", "", "", ""))
+            rows.append((link, ui.badge("Off"), "", "", "", "", ""))
             continue
         rows.append(
             (
@@ -78,8 +63,8 @@ async def capture_list(visit: PageRequest) -> Response:
             )
         )
     heads = ("Event hub", "State", "Destination", "Waiting", "Last file", "Files", "Last error")
-    shown = table(heads, rows, empty="No event hub yet.", numbers=(5,))
-    destinations = table(
+    shown = ui.table(heads, rows, empty="No event hub yet.", numbers=(5,))
+    destinations = ui.table(
         ("Name", "Address"),
         [(each.name, each.url) for each in await _destinations(visit)],
         empty="None is configured: [capture.destinations.NAME] with a url in the configuration "
@@ -88,8 +73,8 @@ async def capture_list(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Capture",
-        card("", live_element("capture", shown)),
-        card("Destinations", destinations),
+        ui.card("", ui.live_element("capture", shown)),
+        ui.card("Destinations", destinations),
         active="capture",
     )
 
@@ -107,46 +92,46 @@ async def _destinations(visit: PageRequest) -> list[DestinationSummary]:
 
 
 def _state(status: CaptureStatus) -> Html:
-    return badge(status.state, _TONES.get(status.state, ""))
+    return ui.badge(status.state, _TONES.get(status.state, ""))
 
 
 async def hub_capture(visit: PageRequest) -> Response:
     hub = await visit.hub()
     status = (await _statuses(visit)).get(hub.name.casefold())
-    shown = [live_element("status", _status(visit, status))]
+    shown = [ui.live_element("status", _status(visit, status))]
     if visit.may(PortalRole.OPERATOR):
         shown.append(_form(visit, hub, await _destinations(visit)))
     elif hub.capture:
-        shown.append(card("Settings", _settings(hub.capture)))
+        shown.append(ui.card("Settings", _settings(hub.capture)))
     return await page(visit, "Capture", *shown, hub=hub.name, tab="capture")
 
 
 def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
     if status is None or status.state == "Off":
-        return tiles(tile("State", "Off", "events stay in the log alone"))
+        return ui.tiles(ui.tile("State", "Off", "events stay in the log alone"))
     now_ms = visit.portal.clock.now_ms()
     written_ms = status.recent_files[0].written_ms if status.recent_files else 0
-    made = tiles(
-        tile("State", status.state, tone=_TONES.get(status.state, "")),
-        tile(
+    made = ui.tiles(
+        ui.tile("State", status.state, tone=_TONES.get(status.state, "")),
+        ui.tile(
             "Waiting",
             format_count(status.backlog_events),
             f"events, {format_duration(status.backlog_seconds)}",
         ),
-        tile("Files", format_integer(status.files), "since it was switched on"),
-        tile("Events in files", format_count(status.events)),
-        tile(
+        ui.tile("Files", format_integer(status.files), "since it was switched on"),
+        ui.tile("Events in files", format_count(status.events)),
+        ui.tile(
             "Lost",
             format_integer(status.lost_events),
             "fell out of retention",
             tone="bad" if status.lost_events else "good",
         ),
     )
-    more = card(
+    more = ui.card(
         "Last file",
-        facts(
+        ui.facts(
             [
-                ("File", mono(status.last_file or "none yet", id="last-file")),
+                ("File", ui.mono(status.last_file or "none yet", id="last-file")),
                 ("Window closed (UTC)", format_moment_with_age(status.last_file_ms, now_ms)),
                 ("Written (UTC)", format_moment_with_age(written_ms, now_ms)),
                 ("Destination", status.destination),
@@ -155,13 +140,13 @@ def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
             ]
         ),
     )
-    recent = card(
+    recent = ui.card(
         "The last files",
-        table(
+        ui.table(
             ["File", "Window closed (UTC)", "Written (UTC)", "Events", "Size"],
             [
                 (
-                    mono(each.url),
+                    ui.mono(each.url),
                     format_moment(each.ms),
                     format_moment(each.written_ms),
                     format_integer(each.events),
@@ -179,7 +164,7 @@ def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
 def _settings(capture: dict[str, Any]) -> Html:
     properties = _destination_properties(capture)
     size = format_size(capture.get("sizeLimitInBytes"))
-    return facts(
+    return ui.facts(
         [
             ("Switched on", "yes" if capture.get("enabled") else "no"),
             ("Window", f"{capture.get('intervalInSeconds')} s or {size}"),
@@ -212,20 +197,20 @@ def _form(
     container = properties.get("blobContainer", "capture")
     encodings = {word: word for word in ENCODINGS}
     is_without_empty = bool(capture.get("skipEmptyArchives"))
-    return card(
+    return ui.card(
         "Settings",
         None if choices else el("p", warning, class_="flash note"),
-        form(
+        ui.form(
             visit,
             visit.link("hubs", hub.name, "capture"),
-            check("Capture is on", "enabled", bool(capture.get("enabled"))),
+            ui.check("Capture is on", "enabled", bool(capture.get("enabled"))),
             *_window_fields(visit, capture),
-            select(visit, "Destination", "destination", choices, account, wide=True),
-            field(visit, "Container or folder", "container", container),
-            select(visit, "Encoding", "encoding", encodings, _encoding(visit, capture)),
-            check("No files for empty windows", "skip_empty", is_without_empty),
+            ui.select(visit, "Destination", "destination", choices, account, wide=True),
+            ui.field(visit, "Container or folder", "container", container),
+            ui.select(visit, "Encoding", "encoding", encodings, _encoding(visit, capture)),
+            ui.check("No files for empty windows", "skip_empty", is_without_empty),
             *_name_fields(visit, hub, capture),
-            submit("Save"),
+            ui.submit("Save"),
         ),
     )
 
@@ -239,14 +224,14 @@ def _window_fields(visit: PageRequest, capture: dict[str, Any]) -> list[Html]:
     megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
     (shortest, longest), (least, most) = INTERVAL_S, (bound // _MB for bound in SIZE_BYTES)
     return [
-        number(
+        ui.number(
             visit,
             *("Time window (s)", "interval_s", seconds),
             least=shortest,
             most=longest,
             help_=f"{shortest} to {longest}",
         ),
-        number(
+        ui.number(
             visit,
             *("Size window (MB)", "size_mb", megabytes),
             least=least,
@@ -271,7 +256,7 @@ def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, A
         at_s=visit.portal.clock.now_ms() // 1000,
         file_type="parquet" if _encoding(visit, capture) == "Parquet" else "avro",
     )
-    name = field(visit, "Name format", "name_format", name_format, help_=help_)
+    name = ui.field(visit, "Name format", "name_format", name_format, help_=help_)
     return [
         el("div", name, class_="wide"),
         el(

@@ -17,19 +17,7 @@ from penstock.formats.filters import compile_filter, format_value, text_filter
 from penstock.formats.positions import StartKind
 from penstock.formats.quantities import format_integer, format_size, format_time
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
-from penstock.portal.components import (
-    card,
-    code,
-    error_box,
-    facts,
-    field,
-    hidden,
-    mono,
-    number,
-    select,
-    submit,
-    table,
-)
+from penstock.portal import components as ui
 from penstock.portal.event_browser import EventPage, EventSource, EventTest
 from penstock.portal.event_query import (
     COUNT_MAX,
@@ -131,13 +119,13 @@ async def explorer(visit: PageRequest) -> Response:
     except PenstockError as error:
         problem = str(error)
     rows = [_build_row(visit, hub.name, event) for event in shown_page.events]
-    shown = table(_HEADS, rows, empty="No events here.", numbers=(1, 4))
+    shown = ui.table(_HEADS, rows, empty="No events here.", numbers=(1, 4))
     return await page(
         visit,
         "Events",
-        card("", _form(visit, hub.partition_count)),
-        error_box(problem) if problem else None,
-        card(
+        ui.card("", _form(visit, hub.partition_count)),
+        ui.error_box(problem) if problem else None,
+        ui.card(
             "",
             _bar(visit, hub.name, shown_page),
             el("div", shown, id="results", data_heads=json.dumps(_HEADS)),
@@ -163,20 +151,20 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
     def text_field(label: str, name: str, placeholder: str, **attributes: Any) -> Html:
         value = at if name == "at" else query.get(name, "")
         fixed = {"placeholder": placeholder, "autocomplete": "off"}
-        return field(visit, label, name, value, **fixed, **attributes)
+        return ui.field(visit, label, name, value, **fixed, **attributes)
 
     count = query.get("count", _COUNT)
     return el(
         "form",
-        hidden("namespace", query["namespace"]) if "namespace" in query else None,
-        select(visit, "Partition", "partition", partitions, query.get("partition", "")),
-        select(visit, "From", "from", _FROM, chosen),
+        ui.hidden("namespace", query["namespace"]) if "namespace" in query else None,
+        ui.select(visit, "Partition", "partition", partitions, query.get("partition", "")),
+        ui.select(visit, "From", "from", _FROM, chosen),
         text_field("At", "at", "2026-01-31T12:00, -15min"),
         text_field("Until", "until", "the end; or as At"),
         text_field("Find text", "find", "in body, key, properties"),
         text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
-        number(visit, "How many", "count", count, least=1, most=COUNT_MAX),
-        submit("Show"),
+        ui.number(visit, "How many", "count", count, least=1, most=COUNT_MAX),
+        ui.submit("Show"),
         method="get",
         action=path("hubs", visit.words["hub"], "events"),
         class_="form",
@@ -307,18 +295,20 @@ async def event_page(visit: PageRequest) -> Response:
         _neighbors(visit, hub.name, event),
         el(
             "div",
-            card("Event", _event_facts(event)),
-            card("Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")),
+            ui.card("Event", _event_facts(event)),
+            ui.card(
+                "Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")
+            ),
             class_="columns",
         ),
-        card(
+        ui.card(
             "Body",
             el("p", note) if note else None,
             el("pre", body_view.format_body(content, view), class_="body-view", id="body"),
             aside=el("div", shown_as, download, class_="row"),
         ),
-        card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
-        card("Link to this event", code(address)),
+        ui.card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
+        ui.card("Link to this event", ui.code(address)),
         hub=hub.name,
         tab="events",
     )
@@ -365,12 +355,12 @@ def _event_facts(event: EventView) -> Html:
     fields = dict(_pairs(event, "fields"))
     names = ("content-type", "message-id", "correlation-id")
     shown = [(name.replace("-", " ").capitalize(), name) for name in names if name in fields]
-    return facts([*pairs, *((label, fields[name]) for label, name in shown)])
+    return ui.facts([*pairs, *((label, fields[name]) for label, name in shown)])
 
 
 def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
-    rows = [(mono(name), mono(value)) for name, value in pairs]
-    return table(("Name", "Value"), rows, empty=empty)
+    rows = [(ui.mono(name), ui.mono(value)) for name, value in pairs]
+    return ui.table(("Name", "Value"), rows, empty=empty)
 
 
 async def event_body(visit: PageRequest) -> Response:

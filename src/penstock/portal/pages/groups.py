@@ -15,23 +15,7 @@ from penstock.formats.quantities import (
     format_plural,
     format_size,
 )
-from penstock.portal.components import (
-    badge,
-    card,
-    chart,
-    delete_box,
-    field,
-    form,
-    history,
-    live_element,
-    name_field,
-    ranges,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -47,11 +31,11 @@ _HEADS = (
 async def group_list(visit: PageRequest) -> Response:
     hub = await visit.hub()
     groups = await visit.backend.groups(visit.namespace, hub.name)
-    series = await history(visit, hub.name, ("lag_events",))
+    series = await ui.history(visit, hub.name, ("lag_events",))
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in await visit.backend.lag(visit.namespace, hub.name):
         by_group[row["group"]].append(row)
-    lag_chart = chart(
+    lag_chart = ui.chart(
         series,
         "Behind the newest event",
         series.get("lag_by_group") or {},
@@ -65,12 +49,12 @@ async def group_list(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Consumer groups",
-        live_element("lag-chart", lag_chart, tag="section"),
+        ui.live_element("lag-chart", lag_chart, tag="section"),
         *cards,
         _create_form(visit, hub.name) if visit.may(PortalRole.OPERATOR) else None,
         hub=hub.name,
         tab="groups",
-        aside=ranges(visit, "hubs", hub.name, "groups"),
+        aside=ui.ranges(visit, "hubs", hub.name, "groups"),
     )
 
 
@@ -82,11 +66,11 @@ def _group_card(
     late = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
     owners = {row["owner"] for row in rows if row["owner"]}
     readers = sum(row["readers"] for row in rows)
-    state = badge("read", "good") if readers else badge("nobody reads", "warn")
-    head = tiles(
-        tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
-        tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
-        tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
+    state = ui.badge("read", "good") if readers else ui.badge("nobody reads", "warn")
+    head = ui.tiles(
+        ui.tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
+        ui.tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
+        ui.tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
     )
     now_ms = visit.portal.clock.now_ms()
     cells = [
@@ -106,11 +90,11 @@ def _group_card(
         )
         for row in rows
     ]
-    shown = table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
-    return card(
+    shown = ui.table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
+    return ui.card(
         name,
         el("p", metadata) if metadata else None,
-        live_element(f"group-{key}", head, shown),
+        ui.live_element(f"group-{key}", head, shown),
         _acts(visit, hub, name, rows) if visit.may(PortalRole.OPERATOR) else None,
         aside=state,
         id_=f"group-{key}",
@@ -124,17 +108,17 @@ def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -
         "forced."
     )
     positions = "earliest, latest, a sequence number, or a time (UTC)"
-    seek = form(
+    seek = ui.form(
         visit,
         visit.link("hubs", hub, "groups", name, "seek"),
         el("p", note),
-        field(visit, "To", "to", "earliest", required=True, help_=positions),
-        select(visit, "Partition", "partition", partitions),
-        submit("Preview", name="dry_run", value="yes"),
-        submit("Move", None, name="dry_run", value=""),
-        submit("Move by force", None, name="force", value="yes"),
+        ui.field(visit, "To", "to", "earliest", required=True, help_=positions),
+        ui.select(visit, "Partition", "partition", partitions),
+        ui.submit("Preview", name="dry_run", value="yes"),
+        ui.submit("Move", None, name="dry_run", value=""),
+        ui.submit("Move by force", None, name="force", value="yes"),
     )
-    delete = delete_box(
+    delete = ui.delete_box(
         visit,
         visit.link("hubs", hub, "groups", name, "delete"),
         "consumer group",
@@ -149,14 +133,14 @@ def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -
 
 
 def _create_form(visit: PageRequest, hub: str) -> Html:
-    create = form(
+    create = ui.form(
         visit,
         visit.link("hubs", hub, "groups"),
-        name_field(visit, maxlength=50),
-        field(visit, "User metadata", "metadata", maxlength=1024),
-        submit("Create consumer group"),
+        ui.name_field(visit, maxlength=50),
+        ui.field(visit, "User metadata", "metadata", maxlength=1024),
+        ui.submit("Create consumer group"),
     )
-    return card("Create a consumer group", create, id_="create")
+    return ui.card("Create a consumer group", create, id_="create")
 
 
 async def create(visit: PageRequest) -> Response:

@@ -15,25 +15,7 @@ from penstock.formats.quantities import (
 from penstock.management.client import EventHubResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import (
-    area,
-    badge,
-    card,
-    delete_box,
-    facts,
-    find_form,
-    form,
-    history,
-    live_element,
-    name_field,
-    number,
-    ranges,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -65,10 +47,10 @@ async def hub_list(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Event hubs",
-        card("", live_element("hubs", shown), _pages(visit, len(hubs), index)),
+        ui.card("", ui.live_element("hubs", shown), _pages(visit, len(hubs), index)),
         _create_form(visit) if visit.may(PortalRole.OPERATOR) else None,
         active="hubs",
-        aside=find_form(visit, "/hubs") if wanted or len(hubs) > HUBS_SHOWN else None,
+        aside=ui.find_form(visit, "/hubs") if wanted or len(hubs) > HUBS_SHOWN else None,
     )
 
 
@@ -88,18 +70,18 @@ def _pages(visit: PageRequest, count: int, index: int) -> Html | None:
 def _retention_field(visit: PageRequest, hours: int, **attributes: object) -> Html:
     least, most = limits.RETENTION_HOURS_MIN, limits.RETENTION_HOURS_MAX
     label = "Retention (hours)"
-    return number(visit, label, "retention", hours, least=least, most=most, **attributes)
+    return ui.number(visit, label, "retention", hours, least=least, most=most, **attributes)
 
 
 def _create_form(visit: PageRequest) -> Html:
     count, hours = limits.PARTITION_COUNT_DEFAULT, limits.RETENTION_HOURS_DEFAULT
     hours_help = f"{limits.RETENTION_HOURS_MIN} to {limits.RETENTION_HOURS_MAX}"
     name_help = "letters, digits, . _ - and /"
-    fields = form(
+    fields = ui.form(
         visit,
         visit.link("hubs"),
-        name_field(visit, maxlength=limits.HUB_NAME_MAX, help_=name_help),
-        number(
+        ui.name_field(visit, maxlength=limits.HUB_NAME_MAX, help_=name_help),
+        ui.number(
             visit,
             *("Partitions", "partitions", count),
             least=limits.PARTITION_COUNT_MIN_CURRENT,
@@ -109,9 +91,9 @@ def _create_form(visit: PageRequest) -> Html:
             "namespace has Azure's current limits, more with a grant; they cannot be changed later",
         ),
         _retention_field(visit, hours, required=True, help_=hours_help),
-        submit("Create event hub"),
+        ui.submit("Create event hub"),
     )
-    return card("Create an event hub", fields, id_="create")
+    return ui.card("Create an event hub", fields, id_="create")
 
 
 async def create(visit: PageRequest) -> Response:
@@ -136,33 +118,37 @@ async def create(visit: PageRequest) -> Response:
 async def hub_page(visit: PageRequest) -> Response:
     hub = await visit.hub()
     now = await lately(visit, hub.name)
-    series = await history(visit, hub.name, CHARTED)
+    series = await ui.history(visit, hub.name, CHARTED)
     return await page(
         visit,
         "Overview",
-        live_element("tiles", _tiles(hub, now)),
-        live_element("charts", traffic_charts(series), tag="section"),
-        card("Partitions", live_element("partitions", await _partitions(visit, hub))),
+        ui.live_element("tiles", _tiles(hub, now)),
+        ui.live_element("charts", traffic_charts(series), tag="section"),
+        ui.card("Partitions", ui.live_element("partitions", await _partitions(visit, hub))),
         el(
             "div",
-            card("Properties", _hub_properties(hub)),
+            ui.card("Properties", _hub_properties(hub)),
             _settings(visit, hub) if visit.may(PortalRole.OPERATOR) else None,
             class_="columns",
         ),
         hub=hub.name,
-        aside=ranges(visit, "hubs", hub.name),
+        aside=ui.ranges(visit, "hubs", hub.name),
     )
 
 
 def _tiles(hub: EventHubResource, now: dict[str, Any]) -> Html:
     state, tone = _STATES.get(hub.status, hub.status), "good" if hub.status == "Active" else "warn"
-    return tiles(
-        tile("State", state, tone=tone),
+    return ui.tiles(
+        ui.tile("State", state, tone=tone),
         traffic_tile(now, "in"),
         traffic_tile(now, "out"),
-        tile("Stored", format_size(newest(now, "size_bytes")), f"kept for {hub.retention_hours} h"),
-        tile("Furthest behind", format_count(newest(now, "lag_events")), "events, of its groups"),
-        tile("Connections", format_integer(newest(now, "active_connections"))),
+        ui.tile(
+            "Stored", format_size(newest(now, "size_bytes")), f"kept for {hub.retention_hours} h"
+        ),
+        ui.tile(
+            "Furthest behind", format_count(newest(now, "lag_events")), "events, of its groups"
+        ),
+        ui.tile("Connections", format_integer(newest(now, "active_connections"))),
     )
 
 
@@ -188,7 +174,7 @@ async def _partitions(visit: PageRequest, hub: EventHubResource) -> Html:
             format_moment_with_age(each["last_enqueued_ms"], now_ms, unknown="never"),
             format_size(each["size_bytes"]),
             ", ".join(owners.get(each["id"], [])) or "nobody",
-            badge(each["failed"], "bad") if each["failed"] else badge("ok", "good"),
+            ui.badge(each["failed"], "bad") if each["failed"] else ui.badge("ok", "good"),
         )
         for each in found
     ]
@@ -196,11 +182,11 @@ async def _partitions(visit: PageRequest, hub: EventHubResource) -> Html:
         "Partition", "First sequence", "Last sequence", "Last offset", "Last event (UTC)",
         "Stored", "Owner", "State",
     )  # fmt: skip
-    return table(heads, rows, empty="No partitions.", numbers=(1, 2, 3, 5))
+    return ui.table(heads, rows, empty="No partitions.", numbers=(1, 2, 3, 5))
 
 
 def _hub_properties(hub: EventHubResource) -> Html:
-    return facts(
+    return ui.facts(
         [
             ("Partitions", format_integer(hub.partition_count)),
             ("Retention", f"{hub.retention_hours} hours"),
@@ -213,15 +199,15 @@ def _hub_properties(hub: EventHubResource) -> Html:
 
 def _settings(visit: PageRequest, hub: EventHubResource) -> Html:
     note = f"your own words, at most {limits.USER_METADATA_MAX} characters"
-    settings = form(
+    settings = ui.form(
         visit,
         visit.link("hubs", hub.name, "edit"),
         _retention_field(visit, hub.retention_hours),
-        select(visit, "State", "status", _STATES, hub.status),
-        area(visit, "User metadata", "metadata", hub.user_metadata, rows=2, help_=note),
-        submit("Save"),
+        ui.select(visit, "State", "status", _STATES, hub.status),
+        ui.area(visit, "User metadata", "metadata", hub.user_metadata, rows=2, help_=note),
+        ui.submit("Save"),
     )
-    delete = delete_box(
+    delete = ui.delete_box(
         visit,
         visit.link("hubs", hub.name, "delete"),
         "event hub",
@@ -229,7 +215,7 @@ def _settings(visit: PageRequest, hub: EventHubResource) -> Html:
         "Its events, consumer groups, checkpoints and policies go with it, and cannot be brought "
         "back.",
     )
-    return card("Settings", settings, delete)
+    return ui.card("Settings", settings, delete)
 
 
 async def edit(visit: PageRequest) -> Response:

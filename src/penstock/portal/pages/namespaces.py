@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from penstock.formats.quantities import format_integer
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import card, delete_box, form, name_field, select, submit, table
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -38,16 +38,18 @@ async def namespace_list(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Namespaces",
-        card("", table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
+        ui.card("", ui.table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
         _forms(visit) if visit.may(PortalRole.ADMIN) else None,
         active="namespaces",
     )
 
 
 def _forms(visit: PageRequest) -> Html:
-    name = name_field(visit, minlength=6, maxlength=50, help_="6 to 50 letters, digits and hyphens")
-    tier = select(visit, "Tier", "sku", _SKUS, "Standard")
-    delete = delete_box(
+    name = ui.name_field(
+        visit, minlength=6, maxlength=50, help_="6 to 50 letters, digits and hyphens"
+    )
+    tier = ui.select(visit, "Tier", "sku", _SKUS, "Standard")
+    delete = ui.delete_box(
         visit,
         visit.link("namespaces", "delete"),
         "namespace",
@@ -55,11 +57,11 @@ def _forms(visit: PageRequest) -> Html:
         "All its event hubs and their events go with it, and cannot be brought back.",
     )
     note = f"{visit.namespace} is in view; another one can be chosen at the top."
-    create = form(visit, visit.link("namespaces"), name, tier, submit("Create namespace"))
+    create = ui.form(visit, visit.link("namespaces"), name, tier, ui.submit("Create namespace"))
     return el(
         "div",
-        card("Create a namespace", create),
-        card("This namespace", el("p", note), delete),
+        ui.card("Create a namespace", create),
+        ui.card("This namespace", el("p", note), delete),
         class_="columns",
     )
 

@@ -9,18 +9,7 @@ from starlette.responses import Response
 
 from penstock.formats.quantities import format_count, format_integer, format_plural, format_size
 from penstock.management.client import EventHubResource, NamespaceResource
-from penstock.portal.components import (
-    badge,
-    card,
-    chart,
-    history,
-    live_element,
-    per_second,
-    ranges,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import PageRequest, PageRoute
@@ -37,24 +26,24 @@ _LOOKED_AT = 5
 
 async def overview(visit: PageRequest) -> Response:
     if not visit.namespace:
-        return await page(visit, "Overview", card("", el("p", "There is no namespace yet.")))
+        return await page(visit, "Overview", ui.card("", el("p", "There is no namespace yet.")))
     hubs = await visit.visible_hubs()
     now = await lately(visit, None)
-    series = await history(visit, None, CHARTED)
+    series = await ui.history(visit, None, CHARTED)
     more = format_plural(len(hubs) - HUBS_SHOWN, "event hub") if len(hubs) > HUBS_SHOWN else ""
     return await page(
         visit,
         "Overview",
         await _first_steps(visit, hubs, now),
-        live_element("tiles", await _tiles(visit, hubs, now)),
-        live_element("charts", traffic_charts(series), tag="section"),
-        card(
+        ui.live_element("tiles", await _tiles(visit, hubs, now)),
+        ui.live_element("charts", traffic_charts(series), tag="section"),
+        ui.card(
             "Event hubs",
-            live_element("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
+            ui.live_element("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
             el("p", el("a", f"and {more} more", href=visit.link("hubs"))) if more else None,
         ),
         active="",
-        aside=ranges(visit, ""),
+        aside=ui.ranges(visit, ""),
     )
 
 
@@ -85,13 +74,13 @@ def traffic_tile(now: dict[str, Any], way: str, *, has_bytes: bool = False) -> H
     """Events per second, `way` is "in" or "out"."""
     prefix = "incoming" if way == "in" else "outgoing"
     note = f"{format_size(rate(now, f'{prefix}_bytes'))}/s" if has_bytes else ""
-    return tile(f"Events {way}", f"{format_count(rate(now, f'{prefix}_messages'))}/s", note)
+    return ui.tile(f"Events {way}", f"{format_count(rate(now, f'{prefix}_messages'))}/s", note)
 
 
 def throttled_tile(now: dict[str, Any]) -> Html:
     count = sum(value or 0 for value in now["values"].get("throttled_requests", []))
     tone = "bad" if count else "good"
-    return tile("Throttled", format_integer(count), "in the last minute", tone=tone)
+    return ui.tile("Throttled", format_integer(count), "in the last minute", tone=tone)
 
 
 async def current_namespace(visit: PageRequest) -> NamespaceResource:
@@ -102,15 +91,17 @@ async def _tiles(visit: PageRequest, hubs: list[EventHubResource], now: dict[str
     namespace = await current_namespace(visit)
     units = "unlimited" if namespace.unlimited else format_integer(namespace.capacity)
     stored, count = format_size(newest(now, "size_bytes")), format_plural(len(hubs), "event hub")
-    return tiles(
+    return ui.tiles(
         await _health(visit),
         traffic_tile(now, "in", has_bytes=True),
         traffic_tile(now, "out", has_bytes=True),
         throttled_tile(now),
-        tile("Furthest behind", format_count(newest(now, "lag_events")), "events"),
-        tile("Stored", stored, f"in {count}"),
-        tile("Connections", format_integer(newest(now, "active_connections")), "AMQP, of clients"),
-        tile("Throughput units", units, namespace.sku.name),
+        ui.tile("Furthest behind", format_count(newest(now, "lag_events")), "events"),
+        ui.tile("Stored", stored, f"in {count}"),
+        ui.tile(
+            "Connections", format_integer(newest(now, "active_connections")), "AMQP, of clients"
+        ),
+        ui.tile("Throughput units", units, namespace.sku.name),
     )
 
 
@@ -119,7 +110,7 @@ async def _health(visit: PageRequest) -> Html:
     found = await visit.backend.health()
     fine = found.status == "ready"
     note = format_plural(len(found.warnings), "warning") if found.warnings else "all is well"
-    return tile(
+    return ui.tile(
         "Health",
         el("a", found.status, href=visit.link("health")),
         note if fine else "not every part works",
@@ -132,7 +123,7 @@ def traffic_charts(series: dict[str, Any]) -> Html:
     values = series["values"]
 
     def rates(what: str) -> dict[str, list[float | None]]:
-        return {way: per_second(series, f"{way}_{what}") for way in ("incoming", "outgoing")}
+        return {way: ui.per_second(series, f"{way}_{what}") for way in ("incoming", "outgoing")}
 
     failures = {
         name.replace("_requests", "").replace("_", " "): values.get(name, [])
@@ -141,10 +132,10 @@ def traffic_charts(series: dict[str, Any]) -> Html:
     stored = {"log": values.get("size_bytes", [])}
     return el(
         "div",
-        chart(series, "Events", rates("messages"), "a second"),
-        chart(series, "Throughput", rates("bytes"), "bytes a second", bytes_=True),
-        chart(series, "Requests that failed", failures, "in each step"),
-        chart(series, "Stored", stored, "bytes", bytes_=True),
+        ui.chart(series, "Events", rates("messages"), "a second"),
+        ui.chart(series, "Throughput", rates("bytes"), "bytes a second", bytes_=True),
+        ui.chart(series, "Requests that failed", failures, "in each step"),
+        ui.chart(series, "Stored", stored, "bytes", bytes_=True),
         class_="columns",
     )
 
@@ -162,18 +153,18 @@ async def hub_table(visit: PageRequest, hubs: list[EventHubResource]) -> Html:
         rows.append(
             (
                 el("a", hub.name, href=visit.link("hubs", hub.name)),
-                badge(hub.status, "good" if hub.status == "Active" else "warn"),
+                ui.badge(hub.status, "good" if hub.status == "Active" else "warn"),
                 format_integer(hub.partition_count),
                 format_size(newest(now, "size_bytes")),
                 f"{format_count(rate(now, 'incoming_messages'))}/s",
                 f"{format_count(rate(now, 'outgoing_messages'))}/s",
                 format_integer(len(groups)),
                 f"{hub.retention_hours} h",
-                badge("on", "good") if captured else "off",
+                ui.badge("on", "good") if captured else "off",
             )
         )
     heads = ("Name", "State", "Partitions", "Stored", "In", "Out", "Groups", "Retention", "Capture")
-    return table(
+    return ui.table(
         heads, rows, empty="No event hub yet: create the first.", numbers=(2, 3, 4, 5, 6, 7)
     )
 
@@ -202,7 +193,7 @@ async def _first_steps(
     elif visit.may(PortalRole.OPERATOR):
         steps = [(el("a", "Create an event hub", href=visit.link("hubs") + "#create"),)]
     items = [el("li", el("div", *parts)) for parts in steps]
-    return card("First steps", el("ol", *items, class_="steps"), id_="first-steps")
+    return ui.card("First steps", el("ol", *items, class_="steps"), id_="first-steps")
 
 
 ROUTES = (PageRoute("GET", "/", overview),)

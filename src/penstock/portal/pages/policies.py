@@ -13,21 +13,8 @@ from penstock.management.client import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
+from penstock.portal import components as ui
 from penstock.portal import sdk_snippets
-from penstock.portal.components import (
-    action_button,
-    badge,
-    card,
-    code,
-    delete_box,
-    facts,
-    field,
-    form,
-    hidden,
-    name_field,
-    select,
-    submit,
-)
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -79,33 +66,33 @@ def _link(visit: PageRequest, *segments: str) -> str:
 def _rule_card(
     visit: PageRequest, rule: AuthorizationRuleResource, keys: AccessKeys | None
 ) -> Html:
-    rights = [badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
+    rights = [ui.badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
     shown: Html | None = None
     if visit.may(PortalRole.ADMIN):
         is_open = keys is not None and keys.key_name.casefold() == rule.name.casefold()
         shown = _keys(visit, keys) if is_open and keys is not None else _acts(visit, rule)
-    return card(
+    return ui.card(
         rule.name, shown, aside=el("span", *rights, class_="row"), id_=f"policy-{rule.name}"
     )
 
 
 def _acts(visit: PageRequest, rule: AuthorizationRuleResource) -> Html:
-    show = form(
+    show = ui.form(
         visit,
         _link(visit, rule.name, "keys"),
-        submit("Show connection strings"),
+        ui.submit("Show connection strings"),
         el("small", "This look is written into the audit log."),
         class_="inline",
     )
     if rule.name == names.ROOT_RULE and _hub_in_path(visit) is None:
         return show
     to, loss = _link(visit, rule.name, "delete"), "Clients that use it are cut off at once."
-    rights = (_link(visit, rule.name, "rights"), _rights(rule.rights), submit("Save rights"))
+    rights = (_link(visit, rule.name, "rights"), _rights(rule.rights), ui.submit("Save rights"))
     return el(
         "div",
         show,
-        el("details", el("summary", "Change its rights…"), form(visit, *rights)),
-        delete_box(visit, to, "policy", rule.name, loss),
+        el("details", el("summary", "Change its rights…"), ui.form(visit, *rights)),
+        ui.delete_box(visit, to, "policy", rule.name, loss),
     )
 
 
@@ -119,12 +106,14 @@ def _keys(visit: PageRequest, keys: AccessKeys) -> Html:
         ("Secondary key", keys.secondary_key),
     )
     renew = [
-        action_button(visit, to, f"Regenerate {word.lower()} key", hidden("which", f"{word}Key"))
+        ui.action_button(
+            visit, to, f"Regenerate {word.lower()} key", ui.hidden("which", f"{word}Key")
+        )
         for word in ("Primary", "Secondary")
     ]
     return el(
         "div",
-        *((el("h3", title), code(text)) for title, text in shown),
+        *((el("h3", title), ui.code(text)) for title, text in shown),
         el("div", *renew, class_="row"),
         el("h3", "Snippets"),
         *_snippets(sdk_snippets.with_connection_string(string, hub, ca_file)),
@@ -132,7 +121,7 @@ def _keys(visit: PageRequest, keys: AccessKeys) -> Html:
 
 
 def _snippets(snippets: sdk_snippets.Snippets) -> list[Html]:
-    return [el("details", el("summary", label), code(text)) for label, text in snippets]
+    return [el("details", el("summary", label), ui.code(text)) for label, text in snippets]
 
 
 def _rights(chosen: list[str]) -> Html:
@@ -149,26 +138,26 @@ def _rights(chosen: list[str]) -> Html:
 
 
 def _create_form(visit: PageRequest) -> Html:
-    fields = (name_field(visit, maxlength=50), _rights(["Listen"]), submit("Create policy"))
-    return card("Create a policy", form(visit, _link(visit), *fields), id_="create")
+    fields = (ui.name_field(visit, maxlength=50), _rights(["Listen"]), ui.submit("Create policy"))
+    return ui.card("Create a policy", ui.form(visit, _link(visit), *fields), id_="create")
 
 
 def _token_form(visit: PageRequest, hub: str | None, rules: list[str]) -> Html:
     policies = {rule: rule for rule in rules}
-    hub_field = hidden("hub", hub)
+    hub_field = ui.hidden("hub", hub)
     if hub is None:
-        hub_field = field(visit, "Event hub", "hub", help_="empty: the whole namespace")
+        hub_field = ui.field(visit, "Event hub", "hub", help_="empty: the whole namespace")
     publisher_help = "optional: it may publish under this name alone"
-    token = form(
+    token = ui.form(
         visit,
         _link(visit, "-", "token"),
-        select(visit, "Signed by the policy", "policy", policies, wide=True),
+        ui.select(visit, "Signed by the policy", "policy", policies, wide=True),
         hub_field,
-        field(visit, "Publisher", "publisher", help_=publisher_help),
-        select(visit, "Good for", "hours", _LIVES, "1"),
-        submit("Make token"),
+        ui.field(visit, "Publisher", "publisher", help_=publisher_help),
+        ui.select(visit, "Good for", "hours", _LIVES, "1"),
+        ui.submit("Make token"),
     )
-    return card("Make a token (SAS)", token, id_="token")
+    return ui.card("Make a token (SAS)", token, id_="token")
 
 
 # --- acts -----------------------------------------------------------------------------------------
@@ -251,8 +240,8 @@ async def make_token(visit: PageRequest) -> Response:
         ca_file=visit.portal.settings.ca_file or "",
     )
     until = format_moment(expires_s * 1000)
-    about = facts([("For", resource), ("Policy", keys.key_name), ("Good until (UTC)", until)])
-    shown = card("Token", code(token), about, *_snippets(snippets), id_="made-token")
+    about = ui.facts([("For", resource), ("Policy", keys.key_name), ("Good until (UTC)", until)])
+    shown = ui.card("Token", ui.code(token), about, *_snippets(snippets), id_="made-token")
     return await policy_list(visit, token=shown)
 
 

@@ -21,25 +21,7 @@ from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT
 from penstock.model.usage import PriceList, Usage
-from penstock.portal.components import (
-    action_button,
-    card,
-    chart,
-    check,
-    field,
-    form,
-    hidden,
-    history,
-    live_element,
-    number,
-    per_second,
-    ranges,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -65,7 +47,7 @@ _ALLOWANCES = (
 async def scale(visit: PageRequest) -> Response:
     namespace = await current_namespace(visit)
     now = await lately(visit, None)
-    series = await history(visit, None, _CHARTED)
+    series = await ui.history(visit, None, _CHARTED)
     now_ms = visit.portal.clock.now_ms()
     since_ms = now_ms - 31 * 24 * _HOUR_MS
     usage = await visit.backend.get_shared(
@@ -75,33 +57,33 @@ async def scale(visit: PageRequest) -> Response:
     return await page(
         visit,
         "Scale",
-        live_element("usage", _tiles(namespace, now)),
+        ui.live_element("usage", _tiles(namespace, now)),
         _units_form(visit, namespace) if visit.may(PortalRole.OPERATOR) else None,
-        live_element("charts", _charts(series), tag="section"),
-        card("Bill", live_element("bill", *_bill(visit, mine))),
-        card("Ledger, the last hours (UTC)", live_element("ledger", _ledger(mine))),
+        ui.live_element("charts", _charts(series), tag="section"),
+        ui.card("Bill", ui.live_element("bill", *_bill(visit, mine))),
+        ui.card("Ledger, the last hours (UTC)", ui.live_element("ledger", _ledger(mine))),
         await _grants(visit),
         active="scale",
-        aside=ranges(visit, "scale"),
+        aside=ui.ranges(visit, "scale"),
     )
 
 
 def _tiles(namespace: NamespaceResource, now: dict[str, Any]) -> Html:
     units = namespace.capacity
-    shown = [tile("Units", format_integer(units), namespace.sku.name)]
+    shown = [ui.tile("Units", format_integer(units), namespace.sku.name)]
     if namespace.unlimited:
-        shown = [tile("Units", "unlimited", "counted, not enforced")]
+        shown = [ui.tile("Units", "unlimited", "counted, not enforced")]
     for label, metric, allowance, text in _ALLOWANCES:
         used = rate(now, metric)
         if namespace.unlimited:
             needed = f"{used / allowance:.1f}" if used else "0"
-            shown.append(tile(label, f"{text(used)}/s", f"{needed} units' worth"))
+            shown.append(ui.tile(label, f"{text(used)}/s", f"{needed} units' worth"))
             continue
         share = 100 * (used or 0) / (units * allowance)
         note = f"{text(used)}/s of {text(units * allowance)}/s"
         tone = "bad" if share >= 95 else "warn" if share >= 75 else "good"
-        shown.append(tile(label, f"{share:.0f} %", note, tone=tone))
-    return tiles(*shown, throttled_tile(now))
+        shown.append(ui.tile(label, f"{share:.0f} %", note, tone=tone))
+    return ui.tiles(*shown, throttled_tile(now))
 
 
 def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
@@ -119,12 +101,12 @@ def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
             el("small", "each 1 MB/s or 1000 events/s in, and 2 MB/s out"),
             class_="field",
         ),
-        number(visit, "Or exactly", "exact_units", least=1, help_=exact_help),
-        number(visit, "Auto-inflate up to", "maximum", maximum, least=0, help_=maximum_help),
-        check("Unlimited", "unlimited", namespace.unlimited, help_="counted, not enforced"),
-        submit("Save"),
+        ui.number(visit, "Or exactly", "exact_units", least=1, help_=exact_help),
+        ui.number(visit, "Auto-inflate up to", "maximum", maximum, least=0, help_=maximum_help),
+        ui.check("Unlimited", "unlimited", namespace.unlimited, help_="counted, not enforced"),
+        ui.submit("Save"),
     )
-    return card("Throughput units", form(visit, visit.link("scale"), *fields))
+    return ui.card("Throughput units", ui.form(visit, visit.link("scale"), *fields))
 
 
 def _charts(series: dict[str, Any]) -> Html:
@@ -132,7 +114,7 @@ def _charts(series: dict[str, Any]) -> Html:
 
     def lines(name: str, index: int) -> dict[str, list[float | None]]:
         _, metric, allowance, _ = _ALLOWANCES[index]
-        measured = {name: per_second(series, metric)}
+        measured = {name: ui.per_second(series, metric)}
         if all(units is None for units in held):
             return measured
         bounds = [None if units is None else units * allowance for units in held]
@@ -141,10 +123,10 @@ def _charts(series: dict[str, Any]) -> Html:
     throttled = {"throttled": series["values"]["throttled_requests"]}
     return el(
         "div",
-        chart(series, "Bytes in", lines("in", 0), "a second", bytes_=True),
-        chart(series, "Events in", lines("in", 1), "a second"),
-        chart(series, "Bytes out", lines("out", 2), "a second", bytes_=True),
-        chart(series, "Throttled requests", throttled, "in each step"),
+        ui.chart(series, "Bytes in", lines("in", 0), "a second", bytes_=True),
+        ui.chart(series, "Events in", lines("in", 1), "a second"),
+        ui.chart(series, "Bytes out", lines("out", 2), "a second", bytes_=True),
+        ui.chart(series, "Throttled requests", throttled, "in each step"),
         class_="columns",
     )
 
@@ -163,9 +145,9 @@ def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
     hours, units = format_plural(len(rows), "hour"), format_plural(units_now, "unit")
     events = sum(row["ingress_events"] for row in rows)
     shown = [
-        tile("Unit hours this month", format_integer(unit_hours), f"in {hours}"),
-        tile("Events this month", format_count(events), "in steps of 64 KB"),
-        tile("Unit hours, forecast", format_integer(forecast), f"a month, at {units}"),
+        ui.tile("Unit hours this month", format_integer(unit_hours), f"in {hours}"),
+        ui.tile("Events this month", format_count(events), "in steps of 64 KB"),
+        ui.tile("Unit hours, forecast", format_integer(forecast), f"a month, at {units}"),
     ]
     prices = visit.portal.settings.prices
     note = "Prices are not configured: a [prices] table of the configuration turns this into money."
@@ -174,11 +156,11 @@ def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
         hourly = _sum_cost(prices, recent) / max(1, len(recent))
         month_cost = _money(hourly * _HOURS_A_MONTH, prices.currency)
         shown += [
-            tile("Cost this month", so_far, "so far"),
-            tile("Cost, forecast", month_cost, "a month, like the last 24 hours"),
+            ui.tile("Cost this month", so_far, "so far"),
+            ui.tile("Cost, forecast", month_cost, "a month, like the last 24 hours"),
         ]
         note = "By the price list of the configuration."
-    return [tiles(*shown), el("p", note, class_="empty")]
+    return [ui.tiles(*shown), el("p", note, class_="empty")]
 
 
 def _sum_cost(prices: PriceList, rows: list[dict[str, Any]]) -> Decimal:
@@ -212,7 +194,7 @@ def _ledger(usage: list[dict[str, Any]]) -> Html:
 
     rows = [cells(hour_ms) for hour_ms in sorted(hours, reverse=True)[:_HOURS_SHOWN]]
     heads = ("Hour", "Units", "Events in", "In", "Out", "Capture hours")
-    return table(heads, rows, empty="Nothing was metered yet.", numbers=(1, 2, 3, 4, 5))
+    return ui.table(heads, rows, empty="Nothing was metered yet.", numbers=(1, 2, 3, 4, 5))
 
 
 # --- grants ---------------------------------------------------------------------------------------
@@ -232,22 +214,24 @@ async def _grants(visit: PageRequest) -> Html:
             each["granted_by"],
             format_moment(each["granted_ms"]),
             each.get("note", ""),
-            action_button(visit, to, "Withdraw", hidden("kind", each["kind"])) if is_admin else "",
+            ui.action_button(visit, to, "Withdraw", ui.hidden("kind", each["kind"]))
+            if is_admin
+            else "",
         )
         for each in found
     ]
     heads = ("What", "Up to", "By", "When (UTC)", "Note", "")
-    grant_form = form(
+    grant_form = ui.form(
         visit,
         visit.link("scale", "grant"),
-        select(visit, "What", "kind", _KINDS),
-        number(visit, "Up to", "value", least=1, required=True),
-        field(visit, "Reason", "note", maxlength=limits.GRANT_NOTE_MAX, required=True),
-        submit("Grant"),
+        ui.select(visit, "What", "kind", _KINDS),
+        ui.number(visit, "Up to", "value", least=1, required=True),
+        ui.field(visit, "Reason", "note", maxlength=limits.GRANT_NOTE_MAX, required=True),
+        ui.submit("Grant"),
     )
-    return card(
+    return ui.card(
         "Grants beyond the common limits",
-        table(heads, rows, empty="None was given.", numbers=(1,)),
+        ui.table(heads, rows, empty="None was given.", numbers=(1,)),
         grant_form if is_admin else None,
     )
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import area, card, field, form, number, select, submit
+from penstock.portal import components as ui
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.users import PortalRole
@@ -40,24 +40,24 @@ async def send_page(visit: PageRequest) -> Response:
     properties_help = "one a line, name=value; or a JSON object, whose numbers stay numbers"
     repeat_help, interval_help = f"up to {REPEAT_MAX}", "0: as fast as it goes"
     fields = (
-        area(visit, "Body", "body", body, rows=6, help_=body_help),
-        select(visit, "Or sample data", "sample", _SAMPLES),
-        field(visit, "Content type", "content_type", placeholder="application/json"),
-        field(visit, "Partition key", "partition_key", maxlength=128),
-        select(visit, "Partition", "partition", partitions),
-        area(visit, "Properties", "properties", rows=3, help_=properties_help),
-        number(visit, "Repeat", "repeat", 1, least=1, most=REPEAT_MAX, help_=repeat_help),
-        number(
+        ui.area(visit, "Body", "body", body, rows=6, help_=body_help),
+        ui.select(visit, "Or sample data", "sample", _SAMPLES),
+        ui.field(visit, "Content type", "content_type", placeholder="application/json"),
+        ui.field(visit, "Partition key", "partition_key", maxlength=128),
+        ui.select(visit, "Partition", "partition", partitions),
+        ui.area(visit, "Properties", "properties", rows=3, help_=properties_help),
+        ui.number(visit, "Repeat", "repeat", 1, least=1, most=REPEAT_MAX, help_=repeat_help),
+        ui.number(
             visit,
             *("Every (ms)", "interval", 0),
             least=0,
             most=_INTERVAL_MS_MAX,
             help_=interval_help,
         ),
-        submit("Send"),
+        ui.submit("Send"),
     )
-    content = form(visit, visit.link("hubs", hub.name, "send"), *fields)
-    return await page(visit, "Send", card("Send events", content), hub=hub.name, tab="send")
+    content = ui.form(visit, visit.link("hubs", hub.name, "send"), *fields)
+    return await page(visit, "Send", ui.card("Send events", content), hub=hub.name, tab="send")
 
 
 async def send(visit: PageRequest) -> Response:
