@@ -110,55 +110,38 @@ def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
     if status is None or status.state == "Off":
         return ui.tiles(ui.tile("State", "Off", "events stay in the log alone"))
     now_ms = visit.portal.clock.now_ms()
-    written_ms = status.recent_files[0].written_ms if status.recent_files else 0
-    made = ui.tiles(
+    files = status.recent_files
+    waiting_note = f"events, {format_duration(status.backlog_seconds)}"
+    lost, lost_tone = status.lost_events, "bad" if status.lost_events else "good"
+    tiles = ui.tiles(
         ui.tile("State", status.state, tone=_TONES.get(status.state, "")),
-        ui.tile(
-            "Waiting",
-            format_count(status.backlog_events),
-            f"events, {format_duration(status.backlog_seconds)}",
-        ),
+        ui.tile("Waiting", format_count(status.backlog_events), waiting_note),
         ui.tile("Files", format_integer(status.files), "since it was switched on"),
         ui.tile("Events in files", format_count(status.events)),
-        ui.tile(
-            "Lost",
-            format_integer(status.lost_events),
-            "fell out of retention",
-            tone="bad" if status.lost_events else "good",
-        ),
+        ui.tile("Lost", format_integer(lost), "fell out of retention", tone=lost_tone),
     )
-    more = ui.card(
-        "Last file",
-        ui.facts(
-            [
-                ("File", ui.mono(status.last_file or "none yet", id="last-file")),
-                ("Window closed (UTC)", format_moment_with_age(status.last_file_ms, now_ms)),
-                ("Written (UTC)", format_moment_with_age(written_ms, now_ms)),
-                ("Destination", status.destination),
-                ("Last error", status.last_error or "none"),
-                ("Last heard of (UTC)", format_moment(status.updated_ms)),
-            ]
-        ),
-    )
-    recent = ui.card(
-        "The last files",
-        ui.table(
-            ["File", "Window closed (UTC)", "Written (UTC)", "Events", "Size"],
-            [
-                (
-                    ui.mono(each.url),
-                    format_moment(each.ms),
-                    format_moment(each.written_ms),
-                    format_integer(each.events),
-                    format_size(each.bytes),
-                )
-                for each in status.recent_files
-            ],
-            empty="None was written yet.",
-            numbers=(3, 4),
-        ),
-    )
-    return el("div", made, more, recent)
+    written_ms = files[0].written_ms if files else 0
+    last = [
+        ("File", ui.mono(status.last_file or "none yet", id="last-file")),
+        ("Window closed (UTC)", format_moment_with_age(status.last_file_ms, now_ms)),
+        ("Written (UTC)", format_moment_with_age(written_ms, now_ms)),
+        ("Destination", status.destination),
+        ("Last error", status.last_error or "none"),
+        ("Last heard of (UTC)", format_moment(status.updated_ms)),
+    ]
+    rows = [
+        (
+            ui.mono(file.url),
+            format_moment(file.ms),
+            format_moment(file.written_ms),
+            format_integer(file.events),
+            format_size(file.bytes),
+        )
+        for file in files
+    ]
+    heads = ("File", "Window closed (UTC)", "Written (UTC)", "Events", "Size")
+    recent = ui.table(heads, rows, empty="None was written yet.", numbers=(3, 4))
+    return el("div", tiles, ui.card("Last file", ui.facts(last)), ui.card("The last files", recent))
 
 
 def _settings(capture: dict[str, Any]) -> Html:

@@ -183,29 +183,17 @@ def _guess_start(visit: PageRequest, text: str) -> str:
 
 def _bar(visit: PageRequest, hub: str, shown_page: EventPage) -> Html:
     stream = visit.link("hubs", hub, "events", "stream")
-    same = {
-        name: value
-        for name, value in visit.query.items()
-        if name in ("partition", "count", "until") and value
-    }
-
-    def turn(text: str, kind: str, numbers: dict[str, int]) -> Html | None:
-        if not numbers:
-            return None
-        to = {**same, "from": kind, "at": format_numbers(numbers)}
-        return el("a", text, href=visit.link("hubs", hub, "events", **to), class_="button")
-
+    same = {name: visit.query.get(name) or None for name in ("partition", "count", "until")}
+    turns = (("← Older", "before", shown_page.older), ("Newer →", "after", shown_page.newer))
+    links = []
+    for text, kind, numbers in turns:
+        to = visit.link("hubs", hub, "events", **same, from_=kind, at=format_numbers(numbers))
+        links.append(el("a", text, href=to, class_="button") if numbers else None)
     return el(
         "div",
         el("button", "Live tail", type="button", data_tail=stream, id="tail"),
         el("button", "Stop", type="button", id="stop", hidden=True),
-        el(
-            "span",
-            turn("← Older", "before", shown_page.older),
-            turn("Newer →", "after", shown_page.newer),
-            id="turn",
-            class_="row",
-        ),
+        el("span", *links, id="turn", class_="row"),
         el("span", aria_live="polite", id="progress", class_="soft"),
         class_="row",
     )
