@@ -88,9 +88,9 @@ def test_download_and_export_write_the_same_bytes(body: str) -> None:
     data = message(body, annotations=POSITION | KEY | OWN, fields=FIELDS)
     columns = decode_events(data, [0, len(data)])
     event = EventView(columns, "3", 0)
-    assert download_response([event], "h", "jsonl").body == exported(columns, FileFormat.JSONL)
+    assert download_response([event], "h", "jsonl").body == exported(columns, "jsonl")
     downloaded = download_response([event], "h", "avro").body
-    assert blocks(downloaded) == blocks(exported(columns, FileFormat.AVRO))
+    assert blocks(downloaded) == blocks(exported(columns, "avro"))
 
 
 def exported(columns: Columns, file_format: FileFormat) -> bytes:

@@ -26,6 +26,7 @@ _TYPE_WORDS = {
     **dict.fromkeys(("path", "file", "directory"), "PATH"),
 }
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 HelpRows = dict[str, list[tuple[str, str]]]  # by section: name and meaning of a parameter
 
 
@@ -71,9 +72,11 @@ class PenstockCommand(TyperCommand):
 
 
 class CommandGroup(typer.Typer):
-    """The commands below `penstock NOUN`."""
+    """The commands below `penstock NOUN`. `options` is the decorator of its commands that adds the
+    options of the service, such as `with_service`; a verb may have another one."""
 
-    def __init__(self, summary: str) -> None:
+    def __init__(self, summary: str, options: Decorator | None = None) -> None:
+        self._options = options
         super().__init__(
             help=summary,
             no_args_is_help=True,
@@ -83,11 +86,18 @@ class CommandGroup(typer.Typer):
         )
 
     def verb(
-        self, name: str | None = None, *, hidden: bool = False
-    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        return self.command(
+        self, name: str | None = None, *, options: Decorator | None = None, hidden: bool = False
+    ) -> Decorator:
+        register = self.command(
             name, cls=PenstockCommand, hidden=hidden, context_settings=CONTEXT_SETTINGS
         )
+        add_options = options or self._options
+
+        def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            register(function if add_options is None else add_options(function))
+            return function
+
+        return decorate
 
 
 class RootGroup(TyperGroup):

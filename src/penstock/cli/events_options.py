@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.service_lookup import ServiceFlags, find_admin, find_connection_string
 from penstock.cli.service_options import CONTEXT, DATA, ServiceOption, add_options
-from penstock.cli.units import parse_seconds
 from penstock.model.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:

@@ -19,12 +19,23 @@ def parse_position(text: str | StartPosition) -> StartPosition:
     """A start position relative to now. Typer also passes defaults, which may be parsed already."""
     if isinstance(text, StartPosition):
         return text
-    return parse_option(lambda value: positions.parse_position(value, now_ms=_now_ms()), text)
+    now_ms = int(time.time() * 1000)
+    return parse_option(lambda value: positions.parse_position(value, now_ms=now_ms), text)
 
 
 def parse_duration(text: str | float) -> float:
     """A duration in seconds."""
     return parse_option(quantities.parse_seconds, str(text))
+
+
+def parse_seconds(text: str, *, option: str) -> float:
+    """`30s`, `1h30m`, `7d`; a number without a unit is in seconds. Raises typer.BadParameter."""
+    return parse_option(quantities.parse_seconds, text, option=option)
+
+
+def parse_hours(text: str, *, option: str) -> int:
+    """Whole hours; a number without a unit is in hours. Raises typer.BadParameter."""
+    return parse_option(quantities.parse_hours, text, option=option)
 
 
 def parse_option(parse: Callable[[str], T], text: str, *, option: str | None = None) -> T:
@@ -33,7 +44,3 @@ def parse_option(parse: Callable[[str], T], text: str, *, option: str | None = N
         return parse(text)
     except ArgumentError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

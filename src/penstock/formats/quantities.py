@@ -80,6 +80,12 @@ def format_moment(time_ms: int | None) -> str:
     return format_time(time_ms)[:19].replace("T", " ")
 
 
+def format_moment_with_age(time_ms: int | None, now_ms: int, *, unknown: str = _UNKNOWN) -> str:
+    if time_ms is None or time_ms <= 0:
+        return unknown
+    return f"{format_moment(time_ms)} ({format_age(time_ms, now_ms)})"
+
+
 def format_age(time_ms: int | None, now_ms: int) -> str:
     if time_ms is None or time_ms <= 0:
         return "never"

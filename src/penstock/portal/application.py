@@ -186,7 +186,11 @@ class PortalApplication:
             back = visit.form.get("back", "")
             if not posted or not back.startswith("/") or back.startswith("//"):
                 return await error_page(visit, error.http_status or 500, str(error))
-            values = {name: value for name, value in visit.form.items() if "key" not in name}
+            values = {
+                name: value
+                for name, value in visit.form.items()
+                if name != "confirm" and "key" not in name
+            }
             self._store_flash(visit, FlashMessage(str(error), True, values))
             response = RedirectResponse(back, status_code=303)
         return renew_session(self._portal, visit, response)

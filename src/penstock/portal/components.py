@@ -92,24 +92,30 @@ def badge(text: str, tone: str = "") -> Html:
     return el("span", text, class_=f"badge {tone}".strip())
 
 
-def code(text: str, *, copy: bool = True) -> Html:
+def mono(text: str, **attributes: object) -> Html:
+    return el("span", text, class_="mono", **attributes)
+
+
+def error_box(text: str) -> Html:
+    return el("div", text, class_="flash error", role="alert")
+
+
+def code(text: str) -> Html:
     """Text with a button that copies it."""
     button = el("button", "Copy", type="button", class_="copy small", data_copy=True)
-    return el("div", el("pre", el("code", text)), button if copy else None, class_="code")
+    return el("div", el("pre", el("code", text)), button, class_="code")
 
 
 # --- forms ----------------------------------------------------------------------------------------
+# A field shows the value of a refused form again, or else the value that is passed.
 
 
 def form(
     visit: PageRequest, action: str, *fields: object, class_: str = "", back: str = ""
 ) -> Html:
-    hidden = [
-        el("input", type="hidden", name="form_token", value=visit.form_token),
-        el("input", type="hidden", name="back", value=back or _here(visit)),
-    ]
+    names = [hidden("form_token", visit.form_token), hidden("back", back or _here(visit))]
     return el(
-        "form", *hidden, *fields, method="post", action=action, class_=f"form {class_}".strip()
+        "form", *names, *fields, method="post", action=action, class_=f"form {class_}".strip()
     )
 
 
@@ -119,7 +125,12 @@ def _here(visit: PageRequest) -> str:
     return url.path + (f"?{url.query}" if url.query else "")
 
 
+def hidden(name: str, value: object) -> Html:
+    return el("input", type="hidden", name=name, value=value)
+
+
 def field(
+    visit: PageRequest,
     label: str,
     name: str,
     value: object = "",
@@ -128,45 +139,59 @@ def field(
     help_: str = "",
     **attributes: object,
 ) -> Html:
-    ident = f"f-{name}"
-    return el(
-        "div",
-        el("label", label, for_=ident),
-        el("input", id=ident, name=name, type=type_, value=value, **attributes),
-        el("small", help_) if help_ else None,
-        class_="field",
-    )
+    shown = visit.form_value(name, value)
+    control = el("input", id=f"f-{name}", name=name, type=type_, value=shown, **attributes)
+    return _labeled(label, name, control, help_)
 
 
-def area(label: str, name: str, value: str = "", *, help_: str = "", rows: int = 4) -> Html:
-    ident = f"f-{name}"
-    return el(
-        "div",
-        el("label", label, for_=ident),
-        # A newline after the tag is not part of the value: one is given, or the text loses its own.
-        el("textarea", "\n" + value, id=ident, name=name, rows=rows, spellcheck="false"),
-        el("small", help_) if help_ else None,
-        class_="field wide",
-    )
+def number(
+    visit: PageRequest,
+    label: str,
+    name: str,
+    value: object = "",
+    *,
+    least: int,
+    most: int | None = None,
+    **attributes: Any,
+) -> Html:
+    return field(visit, label, name, value, type_="number", min=least, max=most, **attributes)
+
+
+def name_field(visit: PageRequest, **attributes: Any) -> Html:
+    """The name of an entity that the form creates."""
+    return field(visit, "Name", "name", required=True, autocomplete="off", **attributes)
+
+
+def area(
+    visit: PageRequest, label: str, name: str, value: str = "", *, help_: str = "", rows: int = 4
+) -> Html:
+    # A newline after the tag is not part of the value: one is given, or the text loses its own.
+    text = "\n" + visit.form_value(name, value)
+    control = el("textarea", text, id=f"f-{name}", name=name, rows=rows, spellcheck="false")
+    return _labeled(label, name, control, help_, wide=True)
 
 
 def select(
+    visit: PageRequest,
     label: str,
     name: str,
     options: Mapping[str, str],
     value: str = "",
     *,
-    help_: str = "",
     wide: bool = False,
 ) -> Html:
-    ident = f"f-{name}"
+    shown = visit.form_value(name, value)
     choices = [
-        el("option", text, value=key, selected=key == value) for key, text in options.items()
+        el("option", text, value=key, selected=key == shown) for key, text in options.items()
     ]
+    return _labeled(label, name, el("select", *choices, id=f"f-{name}", name=name), wide=wide)
+
+
+def _labeled(label: str, name: str, control: Html, help_: str = "", *, wide: bool = False) -> Html:
     return el(
         "div",
-        el("label", label, for_=ident),
-        el("select", *choices, id=ident, name=name),
+        el("label", label, for_=f"f-{name}"),
+        control,
         el("small", help_) if help_ else None,
         class_="field wide" if wide else "field",
     )
@@ -181,13 +206,37 @@ def check(label: str, name: str, checked: bool, *, help_: str = "") -> Html:
     )
 
 
-def submit(text: str, *, danger: bool = False, name: str | None = None, value: str = "") -> Html:
-    tone = "danger" if danger else "primary"
-    return el("button", text, type="submit", class_=tone, name=name, value=value if name else None)
+def submit(text: str, class_: str | None = "primary", **attributes: object) -> Html:
+    return el("button", text, type="submit", class_=class_, **attributes)
+
+
+def action_button(
+    visit: PageRequest, action: str, text: str, *fields: object, back: str = ""
+) -> Html:
+    """A form that is only a button, for an action that takes something away."""
+    return form(visit, action, *fields, submit(text, "danger small"), class_="inline", back=back)
+
+
+def find_form(visit: PageRequest, action: str) -> Html:
+    namespace = visit.query.get("namespace")
+    value = visit.query.get("find", "")
+    return el(
+        "form",
+        hidden("namespace", namespace) if namespace else None,
+        el("label", "Find", for_="f-find", class_="visually-hidden"),
+        el("input", id="f-find", name="find", value=value, placeholder="Find"),
+        submit("Find"),
+        method="get",
+        action=action,
+        class_="inline",
+    )
 
 
 def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str) -> Html:
     """A form that deletes after the user has typed the name."""
+    label = f"Type {name} to confirm"
+    attributes: dict[str, Any] = {"autocomplete": "off", "required": True, "data_confirm": name}
+    typed = field(visit, label, "confirm", **attributes)
     return el(
         "details",
         el("summary", f"Delete this {kind}…"),
@@ -195,14 +244,8 @@ def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str)
             visit,
             action,
             el("p", loss),
-            field(
-                f"Type {name} to confirm",
-                "confirm",
-                autocomplete="off",
-                required=True,
-                data_confirm=name,
-            ),
-            submit(f"Delete {kind}", danger=True),
+            typed,
+            submit(f"Delete {kind}", "danger"),
             class_="danger-form",
         ),
         class_="danger-box",
@@ -213,25 +256,21 @@ def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str)
 
 
 def ranges(visit: PageRequest, *segments: str) -> Html:
-    chosen = chosen_range(visit)
-    kept = {
+    """Links to the same page for each range of time."""
+    same = {
         name: value for name, value in visit.query.items() if name not in ("range", "namespace")
     }
-    return el(
-        "nav",
-        *(
-            el(
-                "a",
-                key,
-                href=visit.link(*segments, **{**kept, "range": key}),
-                title=f"The last {text}",
-                aria_current="true" if key == chosen else None,
-            )
-            for key, (text, _) in RANGES.items()
-        ),
-        class_="ranges",
-        aria_label="Range of time",
-    )
+    links = [
+        el(
+            "a",
+            key,
+            href=visit.link(*segments, **{**same, "range": key}),
+            title=f"The last {text}",
+            aria_current="true" if key == chosen_range(visit) else None,
+        )
+        for key, (text, _) in RANGES.items()
+    ]
+    return el("nav", *links, class_="ranges", aria_label="Range of time")
 
 
 def chosen_range(visit: PageRequest) -> str:
@@ -263,36 +302,37 @@ def _lasted_ms(at_ms: Sequence[int], step_ms: int, now_ms: int) -> int:
 
 
 def chart(
+    history: Mapping[str, Any],
     title: str,
-    at_ms: Sequence[int],
     series: Mapping[str, Sequence[float | None]],
+    unit: str,
     *,
-    unit: str = "",
-    step_ms: int = 0,
     empty: str = "Nothing was recorded in this time.",
     bytes_: bool = False,
 ) -> Html:
     """Drawn by chart.js from data that is text; people without a script get the last numbers."""
-    data = {"at": list(at_ms), "series": {k: list(v) for k, v in series.items()}, "unit": unit}
-    latest = ", ".join(
-        f"{name}: {format_integer(round(last)) if (last := _last(values)) is not None else '–'}"
-        for name, values in series.items()
-    )
-    note = f"every point is {format_duration(step_ms / 1000)}" if step_ms else ""
+    lines = {name: list(values) for name, values in series.items()}
+    data = {"at": list(history["at_ms"]), "series": lines, "unit": unit, "bytes": bytes_}
+    latest = ", ".join(f"{name}: {_format_latest(values)}" for name, values in lines.items())
     return el(
         "figure",
         el("figcaption", el("strong", title), el("small", unit)),
         el(
             "div",
-            data_chart=json.dumps(data | {"bytes": bytes_}, separators=(",", ":")),
+            data_chart=json.dumps(data, separators=(",", ":")),
             data_empty=empty,
             class_="chart",
             role="img",
             aria_label=f"{title}. Latest {latest}.",
-            title=note,
+            title=f"every point is {format_duration(history['step_ms'] / 1000)}",
         ),
         class_="chart-box",
     )
+
+
+def _format_latest(values: Sequence[float | None]) -> str:
+    latest = next((value for value in reversed(values) if value is not None), None)
+    return format_integer(None if latest is None else round(latest))
 
 
 def per_second(series: Mapping[str, Any], name: str) -> list[float | None]:
@@ -308,7 +348,3 @@ def per_second(series: Mapping[str, Any], name: str) -> list[float | None]:
         None if value is None else round(value * 1000 / max(1, ms), 3)
         for value, ms in zip(values, lasted[-len(values) :] if values else [], strict=True)
     ]
-
-
-def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,6 +43,15 @@ _RETRY = RetryPolicy(retry_total=1, backoff_s=0.2)
 EventTest = Callable[[EventView], bool]
 
 
+class EventSource(NamedTuple):
+    """Which partitions of a hub are read, and what their reader must not see."""
+
+    namespace: str
+    hub: str
+    partitions: Sequence[str]
+    mask: FieldMask | None
+
+
 class SearchStep(msgspec.Struct, frozen=True):
     """Matches of a search or a tail, and the number of events that were read so far."""
 
@@ -71,63 +81,38 @@ class EventBrowser:
         self._strings: dict[str, str] = {}
         self._streams = asyncio.Semaphore(STREAMS_MAX)
 
-    async def page(
-        self,
-        namespace: str,
-        hub: str,
-        partitions: Sequence[str],
-        query: EventQuery,
-        count: int,
-        *,
-        mask: FieldMask | None,
-    ) -> EventPage:
+    async def page(self, source: EventSource, query: EventQuery, count: int) -> EventPage:
         """At most `count` events, ordered by time. It does not wait for new events."""
-        async with self._consumer(namespace, hub) as consumer:
+        async with self._consumer(source) as consumer:
             pages = await asyncio.gather(
                 *(
-                    _read_partition(consumer, partition, query, count, mask)
-                    for partition in partitions
+                    _read_partition(consumer, partition, query, count, source.mask)
+                    for partition in source.partitions
                 )
             )
         events = sorted((event for page in pages for event in page.events), key=_by_time)
         shown = events[-count:] if query.is_backwards else events[:count]
         return _build_page(shown, pages, backwards=query.is_backwards)
 
-    async def event(
-        self, namespace: str, hub: str, partition: str, number: int, *, mask: FieldMask | None
-    ) -> EventView | None:
+    async def event(self, source: EventSource, number: int) -> EventView | None:
+        """The event with this sequence number in the only partition of `source`."""
         query = EventQuery(StartPosition(StartKind.SEQUENCE_NUMBER, number))
-        page = await self.page(namespace, hub, [partition], query, 1, mask=mask)
+        page = await self.page(source, query, 1)
         return next((event for event in page.events if event.sequence_number == number), None)
 
     async def search(
-        self,
-        namespace: str,
-        hub: str,
-        partitions: Sequence[str],
-        query: EventQuery,
-        is_match: EventTest | None,
-        *,
-        mask: FieldMask | None,
+        self, source: EventSource, query: EventQuery, is_match: EventTest
     ) -> list[EventView]:
         """All matches that a search shows."""
         events: list[EventView] = []
-        search = self.stream(namespace, hub, partitions, query, is_match, follow=False, mask=mask)
+        search = self.stream(source, query, is_match, follow=False)
         async with contextlib.aclosing(search) as steps:
             async for step in steps:
                 events += step.events
         return sorted(events, key=_by_time)[:MATCHES_MAX]
 
     async def stream(
-        self,
-        namespace: str,
-        hub: str,
-        partitions: Sequence[str],
-        query: EventQuery,
-        is_match: EventTest | None,
-        *,
-        follow: bool,
-        mask: FieldMask | None,
+        self, source: EventSource, query: EventQuery, is_match: EventTest | None, *, follow: bool
     ) -> AsyncGenerator[SearchStep, None]:
         """Matches as they are found, at least one step per second.
 
@@ -135,60 +120,56 @@ class EventBrowser:
         """
         if self._streams.locked():
             raise ArgumentError(f"{STREAMS_MAX} searches and tails are running: stop one first.")
-        async with self._streams, self._consumer(namespace, hub) as consumer:
-            readers = _PartitionReaders(consumer, partitions, query, mask, follow=follow)
-            async with readers:
-                scanned = matches = 0
-                while readers.is_running:
-                    try:
-                        async with asyncio.timeout(1.0):
-                            received = await readers.next_events()
-                    except TimeoutError:
-                        yield SearchStep([], scanned)
-                        continue
-                    scanned += len(received)
-                    events = [event for event in received if is_match is None or is_match(event)]
-                    matches += len(events)
-                    yield SearchStep(events[:MATCHES_MAX], scanned)
-                    if not follow and matches >= MATCHES_MAX:
-                        break
-                yield SearchStep([], scanned, is_over=True)
+        async with (
+            self._streams,
+            self._consumer(source) as consumer,
+            _PartitionReaders(consumer, source, query, follow=follow) as readers,
+        ):
+            scanned = matches = 0
+            while readers.is_running:
+                try:
+                    async with asyncio.timeout(1.0):
+                        received = await readers.next_events()
+                except TimeoutError:
+                    yield SearchStep([], scanned)
+                    continue
+                scanned += len(received)
+                events = [event for event in received if is_match is None or is_match(event)]
+                matches += len(events)
+                yield SearchStep(events[:MATCHES_MAX], scanned)
+                if not follow and matches >= MATCHES_MAX:
+                    break
+            yield SearchStep([], scanned, is_over=True)
 
     @contextlib.asynccontextmanager
     async def producer(self, namespace: str, hub: str) -> AsyncIterator[EventHubProducerClient]:
-        async with EventHubProducerClient(
-            await self._connection_string(namespace),
-            eventhub_name=hub,
-            ca_file=self._ca_file,
-            timeout_s=_TIMEOUT_S,
-            retry=_RETRY,
-        ) as producer:
-            try:
+        text, options = await self._connection(namespace, hub)
+        with self._forget_denied(namespace):
+            async with EventHubProducerClient(text, **options) as producer:
                 yield producer
-            except ClientDenied:
-                self._strings.pop(namespace, None)  # the key was replaced
-                raise
 
     @contextlib.asynccontextmanager
-    async def _consumer(self, namespace: str, hub: str) -> AsyncIterator[EventHubConsumerClient]:
-        async with EventHubConsumerClient(
-            await self._connection_string(namespace),
-            await self._choose_group(namespace, hub),
-            eventhub_name=hub,
-            ca_file=self._ca_file,
-            timeout_s=_TIMEOUT_S,
-            retry=_RETRY,
-        ) as consumer:
-            try:
+    async def _consumer(self, source: EventSource) -> AsyncIterator[EventHubConsumerClient]:
+        text, options = await self._connection(source.namespace, source.hub)
+        group = await self._choose_group(source.namespace, source.hub)
+        with self._forget_denied(source.namespace):
+            async with EventHubConsumerClient(text, group, **options) as consumer:
                 yield consumer
-            except ClientDenied:
-                self._strings.pop(namespace, None)
-                raise
 
-    async def _connection_string(self, namespace: str) -> str:
+    @contextlib.contextmanager
+    def _forget_denied(self, namespace: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientDenied:
+            self._strings.pop(namespace, None)  # the key was replaced
+            raise
+
+    async def _connection(self, namespace: str, hub: str) -> tuple[str, dict[str, Any]]:
+        """The connection string and the options of a client."""
         if namespace not in self._strings:
             self._strings[namespace] = await self._backend.root_connection_string(namespace)
-        return self._strings[namespace]
+        options = {"ca_file": self._ca_file, "timeout_s": _TIMEOUT_S, "retry": _RETRY}
+        return self._strings[namespace], options | {"eventhub_name": hub}
 
     async def _choose_group(self, namespace: str, hub: str) -> str:
         """A group without an exclusive reader that has room for another reader.
@@ -314,24 +295,22 @@ class _PartitionReaders:
     def __init__(
         self,
         consumer: EventHubConsumerClient,
-        partitions: Sequence[str],
+        source: EventSource,
         query: EventQuery,
-        mask: FieldMask | None,
         *,
         follow: bool,
     ) -> None:
         self._consumer = consumer
-        self._partitions = partitions
+        self._source = source
         self._query = query
-        self._mask = mask
         self._follow = follow
         self._queue: asyncio.Queue[list[EventView] | None] = asyncio.Queue(_QUEUE_MAX)
         self._tasks: list[asyncio.Task[None]] = []
         self._error: PenstockError | None = None
-        self._running = len(partitions)
+        self._running = len(source.partitions)
 
     async def __aenter__(self) -> _PartitionReaders:
-        self._tasks = [asyncio.create_task(self._read(name)) for name in self._partitions]
+        self._tasks = [asyncio.create_task(self._read(name)) for name in self._source.partitions]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -377,7 +356,7 @@ class _PartitionReaders:
             return
         async with self._consumer.open_partition(partition, position, prefetch=_PREFETCH) as reader:
             while True:
-                events = await _receive(reader, partition, self._mask, _WAIT_S)
+                events = await _receive(reader, partition, self._source.mask, _WAIT_S)
                 if not self._follow:
                     events = [event for event in events if event.sequence_number <= last]
                     if not events:

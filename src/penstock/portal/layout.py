@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from penstock import __version__
-from penstock.portal.components import badge
+from penstock.portal.components import badge, error_box, hidden, submit
 from penstock.portal.html import Html, document, el, group
 from penstock.portal.page_request import PageRequest
 from penstock.portal.users import PortalRole
@@ -33,6 +33,7 @@ HUB_TABS = (
     ("policies", "Access policies"),
     ("capture", "Capture"),
 )
+LOGO = el("span", class_="logo", aria_hidden="true")
 _ALARMING = ("prod", "live")  # names of environments in which a slip costs
 
 
@@ -49,7 +50,7 @@ async def page(
     names = [each.name for each in await visit.backend.namespaces()]
     main = el(
         "main",
-        _crumbs(visit, title, hub),
+        _crumbs(visit, hub) if hub is not None else None,
         el("div", el("h1", title if hub is None else hub), aside, class_="page-head"),
         _hub_tabs(visit, hub, tab) if hub is not None else None,
         _flash(visit),
@@ -61,15 +62,11 @@ async def page(
         "body",
         el("a", "Skip to the content", href="#main", class_="skip"),
         _top(visit, names),
-        el("div", _side(visit, active), main, class_="frame"),
+        el("div", _side(visit, active if hub is None else "hubs"), main, class_="frame"),
         _help(),
         data_stopped="The service does not answer; what you see is old.",
     )
-    return Response(
-        document(_html(visit, f"{hub} · {title}" if hub else title, body)),
-        status_code=status,
-        media_type="text/html",
-    )
+    return bare_page(visit, f"{hub} · {title}" if hub else title, body, status=status)
 
 
 async def error_page(visit: PageRequest, status: int, text: str) -> Response:
@@ -114,15 +111,13 @@ def _html(visit: PageRequest, title: str, body: Html) -> Html:
 
 
 def _top(visit: PageRequest, names: Sequence[str]) -> Html:
-    settings = visit.portal.settings
+    settings, session = visit.portal.settings, visit.session
     environment = settings.environment or "development"
     alarming = any(word in environment.casefold() for word in _ALARMING)
     options = [el("option", name, selected=name == visit.namespace) for name in names]
     return el(
         "header",
-        el(
-            "a", el("span", class_="logo", aria_hidden="true"), "Penstock", href="/", class_="brand"
-        ),
+        el("a", LOGO, "Penstock", href="/", class_="brand"),
         el(
             "span",
             environment,
@@ -134,7 +129,7 @@ def _top(visit: PageRequest, names: Sequence[str]) -> Html:
             "form",
             el("label", "Change scope", for_="namespace", class_="visually-hidden"),
             el("select", *options, id="namespace", name="namespace", data_submits=True),
-            el("noscript", el("button", "Go", type="submit")),
+            el("noscript", submit("Go", None)),
             method="get",
             action="/",
             class_="namespace",
@@ -142,16 +137,11 @@ def _top(visit: PageRequest, names: Sequence[str]) -> Html:
         el(
             "div",
             el("button", "Theme", type="button", class_="small quiet", data_theme_switch=True),
-            el(
-                "span",
-                visit.session.user,
-                el("small", visit.session.role.name.lower()),
-                class_="who",
-            ),
+            el("span", session.user, el("small", session.role.name.lower()), class_="who"),
             el(
                 "form",
-                el("input", type="hidden", name="form_token", value=visit.form_token),
-                el("button", "Sign out", type="submit", class_="small quiet"),
+                hidden("form_token", visit.form_token),
+                submit("Sign out", "small quiet"),
                 method="post",
                 action="/signout",
             ),
@@ -162,37 +152,29 @@ def _top(visit: PageRequest, names: Sequence[str]) -> Html:
 
 
 def _side(visit: PageRequest, active: str) -> Html:
-    links = []
-    for word, label, key in NAVIGATION:
-        if word == "audit" and visit.session.role < PortalRole.OPERATOR:
-            continue
-        links.append(
-            el(
-                "a",
-                label,
-                href=visit.link(word),
-                aria_current="page" if word == active else None,
-                data_key=key,
-            )
+    links = [
+        el(
+            "a",
+            label,
+            href=visit.link(word),
+            aria_current="page" if word == active else None,
+            data_key=key,
         )
-    return el(
-        "details",
-        el("summary", "Menu"),
-        el("nav", *links, aria_label="Pages"),
-        class_="side",
-        open=True,
-    )
+        for word, label, key in NAVIGATION
+        if word != "audit" or visit.session.role >= PortalRole.OPERATOR
+    ]
+    pages = el("nav", *links, aria_label="Pages")
+    return el("details", el("summary", "Menu"), pages, class_="side", open=True)
 
 
-def _crumbs(visit: PageRequest, title: str, hub: str | None) -> Html | None:
-    if hub is None:
-        return None
+def _crumbs(visit: PageRequest, hub: str) -> Html:
+    slash = el("span", "/", aria_hidden="true")
     return el(
         "nav",
         el("a", visit.namespace, href=visit.link("")),
-        el("span", "/", aria_hidden="true"),
+        slash,
         el("a", "Event hubs", href=visit.link("hubs")),
-        el("span", "/", aria_hidden="true"),
+        slash,
         el("span", hub),
         class_="crumbs",
         aria_label="Where you are",
@@ -200,37 +182,25 @@ def _crumbs(visit: PageRequest, title: str, hub: str | None) -> Html | None:
 
 
 def _hub_tabs(visit: PageRequest, hub: str, tab: str) -> Html:
-    shown = [
-        (word, label)
+    links = [
+        el(
+            "a",
+            label,
+            href=visit.link("hubs", hub, *([word] if word else [])),
+            aria_current="page" if word == tab else None,
+        )
         for word, label in HUB_TABS
         if word != "send" or visit.may(PortalRole.OPERATOR)
     ]
-    return el(
-        "nav",
-        *(
-            el(
-                "a",
-                label,
-                href=visit.link("hubs", hub, *([word] if word else [])),
-                aria_current="page" if word == tab else None,
-            )
-            for word, label in shown
-        ),
-        class_="tabs",
-        aria_label="Of this event hub",
-    )
+    return el("nav", *links, class_="tabs", aria_label="Of this event hub")
 
 
 def _flash(visit: PageRequest) -> Html | None:
-    flash = visit.flash
-    if flash is None:
+    if visit.flash is None:
         return None
-    return el(
-        "div",
-        flash.text,
-        class_="flash error" if flash.is_error else "flash",
-        role="alert" if flash.is_error else "status",
-    )
+    if visit.flash.is_error:
+        return error_box(visit.flash.text)
+    return el("div", visit.flash.text, class_="flash", role="status")
 
 
 def _help() -> Html:
@@ -240,6 +210,6 @@ def _help() -> Html:
         "dialog",
         el("h2", "Keys"),
         el("dl", *(group(el("dt", el("kbd", keys)), el("dd", what)) for keys, what in rows)),
-        el("form", el("button", "Close", type="submit"), method="dialog"),
+        el("form", submit("Close", None), method="dialog"),
         id="keys",
     )

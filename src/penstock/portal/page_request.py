@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.management.client import EventHubResource, ManagementClient
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ArgumentError, PenstockError
 from penstock.portal.address_limits import RequestRate, client_address
 from penstock.portal.event_browser import EventBrowser
 from penstock.portal.field_mask import FieldMask
@@ -24,6 +26,8 @@ from penstock.portal.users import PasswordChecks, PortalRole, Users, can_see_hub
 
 log = logging.getLogger("penstock.portal")
 
+T = TypeVar("T")
+_INTEGER_MAX = 999_999_999
 _RENEW_AFTER_MS = 5 * 60_000  # the age of a cookie that is written again
 
 
@@ -74,9 +78,16 @@ class PageRequest(msgspec.Struct, kw_only=True):
         """Whether a script updates an open page. That does not extend the session."""
         return "x-live" in self.request.headers
 
-    @property
-    def hub(self) -> str:
-        return self.words["hub"]
+    async def hub(self) -> EventHubResource:
+        """The hub in the path. Raises NotFound."""
+        return await self.backend.hub(self.namespace, self.words["hub"])
+
+    async def visible_hubs(self) -> list[EventHubResource]:
+        return [hub for hub in await self.backend.hubs(self.namespace) if self.sees(hub.name)]
+
+    async def act(self, work: Callable[[ManagementClient], T]) -> T:
+        """Make a change as the user. All shared reads are discarded."""
+        return await self.backend.act(self.session, work)
 
     def may(self, role: PortalRole) -> bool:
         return self.session.role >= role and not (
@@ -110,6 +121,24 @@ class PageRequest(msgspec.Struct, kw_only=True):
         if self.flash is not None and name in self.flash.values:
             return self.flash.values[name]
         return str(default)
+
+    def text(self, name: str) -> str:
+        """A field of the posted form, without blanks around it; empty if it is absent."""
+        return self.form.get(name, "").strip()
+
+    def integer(self, name: str, what: str, least: int = 0, most: int = _INTEGER_MAX) -> int:
+        """A field of the posted form. Raises ArgumentError."""
+        text = self.text(name)
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise ArgumentError(f"{what}: '{text[:20]}' is not a whole number.")
+        if not least <= int(text) <= most:
+            raise ArgumentError(f"{what} is '{text}': {least} to {most} are allowed.")
+        return int(text)
+
+    def check_typed(self, name: str) -> None:
+        """Raises ArgumentError unless the user typed the name of what is to be deleted."""
+        if self.form.get("confirm") != name:
+            raise ArgumentError(f"Type '{name}' to delete it: nothing was deleted.")
 
 
 Handler = Callable[[PageRequest], Awaitable[Response]]

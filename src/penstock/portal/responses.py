@@ -1,4 +1,4 @@
-"""Responses that are not pages: downloads of events, and streams of server-sent events."""
+"""Responses that are not pages: downloads, streams of server-sent events, static files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import cache
+from pathlib import Path
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +17,7 @@ from penstock.capture.container import SYNC_BYTES, encode_block_header, encode_h
 from penstock.formats.avro import encode_capture_records
 from penstock.formats.event_record import to_csv, to_json_lines
 from penstock.formats.event_view import EventView
+from penstock.portal.page_request import PageRequest
 
 DOWNLOAD_FORMATS = {"jsonl": "JSON lines", "csv": "CSV", "avro": "Avro"}
 
@@ -91,3 +94,37 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 def encode_server_sent_event(kind: str, data: dict[str, object]) -> bytes:
     """One event of the stream. JSON has no line breaks, so no text can end the event."""
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode("utf-8", "replace")
+
+
+# --- static files ---------------------------------------------------------------------------------
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@cache
+def files() -> dict[str, tuple[bytes, str]]:
+    folder = Path(__file__).parent / "static"
+    return {
+        file.name: (file.read_bytes(), _TYPES[file.suffix])
+        for file in sorted(folder.iterdir())
+        if file.suffix in _TYPES
+    }
+
+
+async def static_file(visit: PageRequest) -> Response:
+    found = files().get(visit.words["name"])
+    if found is None:
+        return Response("There is no such file.\n", status_code=404, media_type="text/plain")
+    content, kind = found
+    # An hour, and the address names the version: an upgrade is seen at once.
+    headers = {"cache-control": "private, max-age=3600"}
+    return Response(content, media_type=kind, headers=headers)
+
+
+async def health(visit: PageRequest) -> Response:
+    """`/alive`: the service checks with it that the portal answers."""
+    return Response("ok\n", media_type="text/plain")

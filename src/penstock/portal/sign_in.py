@@ -7,6 +7,7 @@ import binascii
 import hmac
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
@@ -14,9 +15,9 @@ from starlette.responses import RedirectResponse, Response
 from penstock.model import names
 from penstock.model.errors import PenstockError, ServerBusy
 from penstock.portal.address_limits import limit_key
-from penstock.portal.components import field
+from penstock.portal.components import error_box, field, hidden, submit
 from penstock.portal.html import Html, el
-from penstock.portal.layout import bare_page
+from penstock.portal.layout import LOGO, bare_page
 from penstock.portal.page_request import PageRequest, cookie_name, set_cookie
 from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import hash_token
@@ -53,60 +54,46 @@ async def open_sign_in(visit: PageRequest) -> Response:
 
 async def sign_in_page(visit: PageRequest, error: str = "", status: int = 200) -> Response:
     """The first field takes the admin token."""
-    to = _target(visit.query.get("to") or visit.form.get("to") or "/")
-    hidden = el("input", type="hidden", name="to", value=to)
-    forms = [
-        el(
-            "form",
-            hidden,
-            field(
-                "Administration token",
-                "token",
-                type_="password",
-                autocomplete="off",
-                autofocus=True,
-                required=True,
-                help_="It is admin_token in runtime.json of the data directory. Or run the command "
-                "penstock portal url --sign-in and open the link that it prints.",
-            ),
-            el("button", "Sign in", type="submit", class_="primary"),
-            method="post",
-            action="/signin",
-            class_="form",
-        )
-    ]
+    to = hidden("to", _target(visit.query.get("to") or visit.form.get("to") or "/"))
+    password: dict[str, Any] = {"type_": "password", "required": True}
+    token = field(
+        visit,
+        "Administration token",
+        "token",
+        autocomplete="off",
+        autofocus=True,
+        help_="It is admin_token in runtime.json of the data directory. Or run the command "
+        "penstock portal url --sign-in and open the link that it prints.",
+        **password,
+    )
+    forms: list[tuple[Html, ...]] = [(to, token, submit("Sign in"))]
     if visit.portal.users.is_there:
-        forms.append(_by_password(hidden))
+        forms.append(
+            (
+                el("p", "or as a user", class_="divider"),
+                to,
+                field(visit, "Name", "name", autocomplete="username", required=True),
+                field(visit, "Password", "password", autocomplete="current-password", **password),
+                submit("Sign in as user", None),
+            )
+        )
     environment = visit.portal.settings.environment
     body = el(
         "body",
         el(
             "main",
-            el("div", el("span", class_="logo", aria_hidden="true"), "Penstock", class_="brand"),
+            el("div", LOGO, "Penstock", class_="brand"),
             el("p", environment, class_="environment") if environment else None,
             el("h1", "Sign in"),
-            el("div", error, class_="flash error", role="alert") if error else None,
-            *forms,
+            error_box(error) if error else None,
+            *(
+                el("form", *parts, method="post", action="/signin", class_="form")
+                for parts in forms
+            ),
             class_="bare signin",
         ),
     )
     return bare_page(visit, "Sign in", body, status=status)
-
-
-def _by_password(hidden: Html) -> Html:
-    return el(
-        "form",
-        el("p", "or as a user", class_="divider"),
-        hidden,
-        field("Name", "name", autocomplete="username", required=True),
-        field(
-            "Password", "password", type_="password", autocomplete="current-password", required=True
-        ),
-        el("button", "Sign in as user", type="submit"),
-        method="post",
-        action="/signin",
-        class_="form",
-    )
 
 
 async def sign_in(visit: PageRequest) -> Response:

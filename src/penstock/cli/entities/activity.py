@@ -13,7 +13,7 @@ from penstock.cli.output import Format, OutputFormat, format_seconds, print_mess
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
 
-app = CommandGroup("List and close AMQP connections.")
+app = CommandGroup("List and close AMQP connections.", with_whole_service)
 
 _COLUMNS = (
     *("id", "peer", "namespace", "container_id"),
@@ -23,7 +23,6 @@ _AUDIT_MAX = 1000
 
 
 @app.verb("list")
-@with_whole_service
 def list_(
     service: AdminSession,
     namespace: Annotated[str | None, typer.Option(help="Only those of this namespace")] = None,
@@ -49,7 +48,6 @@ def list_(
 
 
 @app.verb()
-@with_whole_service
 def kill(
     service: AdminSession,
     connection: Annotated[

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -25,10 +26,9 @@ from penstock.cli.service_options import (
     complete_hubs,
     with_service,
 )
-from penstock.cli.units import parse_seconds
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 
-app = CommandGroup("Consumer groups, their lag and their checkpoints.")
+app = CommandGroup("Consumer groups, their lag and their checkpoints.", with_service)
 
 _INTERVAL_S_MIN = 0.2
 
@@ -44,7 +44,6 @@ OptionalHubName = Annotated[
 
 
 @app.verb()
-@with_service
 def create(
     service: AdminSession,
     hub: HubName,
@@ -75,7 +74,6 @@ def create(
 
 
 @app.verb("list")
-@with_service
 def list_(
     service: AdminSession, hub: OptionalHubName = None, output: Format = OutputFormat.TABLE
 ) -> None:
@@ -98,7 +96,6 @@ def list_(
 
 
 @app.verb()
-@with_service
 def show(
     service: AdminSession, hub: HubName, group: GroupName, output: Format = OutputFormat.TABLE
 ) -> None:
@@ -134,7 +131,6 @@ def show(
 
 
 @app.verb()
-@with_service
 def delete(
     service: AdminSession, hub: HubName, group: GroupName, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
@@ -152,7 +148,6 @@ def delete(
 
 
 @app.verb()
-@with_service
 def lag(
     service: AdminSession,
     hub: OptionalHubName = None,
@@ -203,7 +198,6 @@ def lag(
 
 
 @app.verb()
-@with_service
 def seek(
     service: AdminSession,
     hub: HubName,

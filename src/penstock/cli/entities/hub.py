@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.option_parsers import parse_hours
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -22,13 +22,13 @@ from penstock.cli.output import (
     print_rows,
 )
 from penstock.cli.service_options import AdminSession, HubName, with_service
-from penstock.cli.units import parse_hours
+from penstock.formats.quantities import format_time
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from penstock.management.client import EventHubResource
 
-app = CommandGroup("Event hubs and their partitions.")
+app = CommandGroup("Event hubs and their partitions.", with_service)
 
 _CAPTURE_BYTES_MAX = 64 * 1024
 _FIELDS = (
@@ -54,7 +54,6 @@ Capture = Annotated[
 
 
 @app.verb()
-@with_service
 def create(
     service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ - . /")],
@@ -98,7 +97,6 @@ def create(
 
 
 @app.verb("list")
-@with_service
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """List the event hubs of a namespace.
 
@@ -116,7 +114,6 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 
 
 @app.verb()
-@with_service
 def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
     """Show one event hub with its number of events, its size and its groups.
 
@@ -135,7 +132,6 @@ def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABL
 
 
 @app.verb()
-@with_service
 def alter(
     service: AdminSession,
     hub: HubName,
@@ -180,7 +176,6 @@ def alter(
 
 
 @app.verb()
-@with_service
 def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete an event hub with its events, groups and policies.
 
@@ -203,7 +198,6 @@ def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRu
 
 
 @app.verb()
-@with_service
 def partitions(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
     """Show sequence numbers, last offset, last time and size of each partition.
 
@@ -268,12 +262,6 @@ def count_retained(partition: dict[str, Any]) -> int:
     after retention removed all of them; the last one stays as it was."""
     first, last = int(partition["begin_sequence"]), int(partition["last_sequence"])
     return 0 if first < 0 else last - first + 1
-
-
-def format_time(milliseconds: int) -> str:
-    """A time as ISO 8601 in UTC: 2026-11-16T06:45:24.123Z"""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _describe_hub(hub: EventHubResource) -> str:

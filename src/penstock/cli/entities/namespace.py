@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.management.client import ManagementClient, NamespaceResource
     from penstock.model.quotas import QuotaKind
 
-app = CommandGroup("Namespaces and their throughput units.")
+app = CommandGroup("Namespaces and their throughput units.", with_whole_service)
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Namespace", autocompletion=complete_namespaces)
@@ -39,7 +39,6 @@ MaxUnits = Annotated[int | None, typer.Option(help="Auto-inflate up to N units; 
 
 
 @app.verb()
-@with_whole_service
 def create(
     service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="6 to 50 letters, digits, hyphens")],
@@ -79,7 +78,6 @@ def create(
 
 
 @app.verb("list")
-@with_whole_service
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """List the namespaces of the service.
 
@@ -95,7 +93,6 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 
 
 @app.verb()
-@with_whole_service
 def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE) -> None:
     """Show one namespace and its event hubs.
 
@@ -111,7 +108,6 @@ def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE)
 
 
 @app.verb()
-@with_whole_service
 def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a namespace with its event hubs, events, groups and policies.
 
@@ -130,7 +126,6 @@ def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun 
 
 
 @app.verb("set-units")
-@with_whole_service
 def set_units(
     service: AdminSession,
     name: Name,

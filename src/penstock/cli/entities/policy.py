@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
 from penstock.cli.service_options import (
     AdminSession,
@@ -20,15 +21,14 @@ from penstock.cli.service_options import (
     with_service,
     with_whole_service,
 )
-from penstock.cli.units import parse_seconds
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from penstock.management.client import AuthorizationRuleResource
     from penstock.model.connection_string import Endpoint
 
-app = CommandGroup("Shared access policies, keys, connection strings.")
-token_app = CommandGroup("SAS tokens and admin tokens.")
+app = CommandGroup("Shared access policies, keys, connection strings.", with_service)
+token_app = CommandGroup("SAS tokens and admin tokens.", with_whole_service)
 
 _HIDDEN = "(hidden; --reveal shows it)"
 _KEYS = (
@@ -54,7 +54,6 @@ Reveal = Annotated[bool, typer.Option("--reveal", help="Show the keys")]
 
 
 @app.verb()
-@with_service
 def create(
     service: AdminSession,
     name: Annotated[str, typer.Argument(metavar="POLICY", help="Name of the new policy")],
@@ -84,7 +83,6 @@ def create(
 
 
 @app.verb("list")
-@with_service
 def list_(
     service: AdminSession,
     hub: Hub = None,
@@ -110,7 +108,6 @@ def list_(
 
 
 @app.verb()
-@with_service
 def show(
     service: AdminSession,
     name: Name,
@@ -128,7 +125,6 @@ def show(
 
 
 @app.verb()
-@with_service
 def delete(
     service: AdminSession, name: Name, hub: Hub = None, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
@@ -148,7 +144,6 @@ def delete(
 
 
 @app.verb()
-@with_service
 def rotate(
     service: AdminSession,
     name: Name,
@@ -180,7 +175,6 @@ def rotate(
 
 
 @app.verb("connection-string")
-@with_service
 def connection_string(
     service: AdminSession,
     name: Name = "RootManageSharedAccessKey",
@@ -199,8 +193,7 @@ def connection_string(
     _print_secret(text, {"name": keys.key_name, "hub": hub, "connection_string": text}, output)
 
 
-@token_app.verb()
-@with_service
+@token_app.verb(options=with_service)
 def make(
     service: AdminSession,
     policy: Annotated[
@@ -251,7 +244,6 @@ def make(
 
 
 @token_app.verb()
-@with_whole_service
 def admin(
     service: AdminSession,
     role: Annotated[
@@ -285,7 +277,6 @@ def admin(
 
 
 @token_app.verb()
-@with_whole_service
 def revoke(
     service: AdminSession,
     token_id: Annotated[

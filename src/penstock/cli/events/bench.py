@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.command_tree import CommandGroup
-from penstock.cli.output import Format, OutputFormat, print_record
+from penstock.cli.exit_codes import exit_code
+from penstock.cli.output import Format, OutputFormat, console, print_record
+from penstock.cli.service_lookup import find_endpoint
 
 if TYPE_CHECKING:
     from penstock.client.load.measurements import LatencySamples, LoadResult
@@ -67,7 +69,6 @@ def send(
         penstock bench send --hub orders --duration 5
         penstock bench send --batch 1 --count 100000 -o json
     """
-    from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.producer import LoadProfile, publish
 
     endpoint, tls = find_endpoint(connection_string, data)
@@ -76,7 +77,7 @@ def send(
         partition=partition,
         size=size,
         batch=batch,
-        in_flight=in_flight or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT),
+        in_flight=_in_flight(in_flight, batch),
         connections=connections,
         duration_s=duration,
         rate=rate,
@@ -106,7 +107,6 @@ def recv(
     Examples:
         penstock bench recv --hub orders --count 100000
     """
-    from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import receive
 
     endpoint, tls = find_endpoint(connection_string, data)
@@ -148,7 +148,6 @@ def e2e(
     Examples:
         penstock bench e2e --hub orders --rate 1000
     """
-    from penstock.cli.service_lookup import find_endpoint
     from penstock.client.load.consumer import end_to_end
     from penstock.client.load.producer import LoadProfile
 
@@ -158,7 +157,7 @@ def e2e(
         partition=partition,
         size=size,
         batch=batch,
-        in_flight=in_flight or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT),
+        in_flight=_in_flight(in_flight, batch),
         connections=connections,
         duration_s=duration,
         rate=rate,
@@ -169,22 +168,23 @@ def e2e(
     _show(f"e2e {batch} x {size} B at {rate:g}/s", result, output)
 
 
+def _in_flight(requested: int | None, batch: int) -> int:
+    return requested or (_SINGLES_IN_FLIGHT if batch == 1 else _BATCHES_IN_FLIGHT)
+
+
 def _run(
     work: Callable[[Report | None], Coroutine[Any, Any, LoadResult]], duration_s: float
 ) -> LoadResult:
     from penstock.io.event_loop import new_event_loop
 
+    screen = console(stderr=True)  # stdout is for the result
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        if duration_s <= _PROGRESS_FROM_S:
+        if duration_s <= _PROGRESS_FROM_S or not screen.is_terminal:
             return runner.run(work(None))
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(), TextColumn("{task.fields[events]:,} events"), TimeRemainingColumn())
-        console = Console(stderr=True)  # stdout is for the result
-        if not console.is_terminal:
-            return runner.run(work(None))
-        with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+        with Progress(*columns, console=screen, transient=True, refresh_per_second=4) as progress:
             task = progress.add_task("", total=duration_s, events=0)
 
             def report(seconds: float, events: int) -> None:
@@ -194,12 +194,11 @@ def _run(
 
 
 def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
-    print_record(_result_fields(what, result), output)
-    _exit_if_failed(result)
+    """Print the results, then exit with the code of the first refused publication."""
+    from penstock.amqp.performatives import Error
+    from penstock.client.errors import condition_error
 
-
-def _result_fields(what: str, result: LoadResult) -> dict[str, object]:
-    facts: dict[str, object] = {
+    record: dict[str, object] = {
         "what": what,
         "events": result.events,
         "seconds": round(result.seconds, 3),
@@ -208,26 +207,18 @@ def _result_fields(what: str, result: LoadResult) -> dict[str, object]:
         "generator_cpu_share": round(result.cpu_seconds / max(result.seconds, 1e-9), 2),
         "errors": result.errors,
         "first_error": result.first_error,
+        **_percentiles("", result.latencies),
     }
-    _add_percentiles(facts, "", result.latencies)
     if result.deliveries.count:
-        facts["events_read"] = result.events_read
-        _add_percentiles(facts, "e2e_", result.deliveries)
-    return facts
-
-
-def _add_percentiles(facts: dict[str, object], prefix: str, latencies: LatencySamples) -> None:
-    for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
-        value = latencies.percentile(share)
-        facts[f"{prefix}{name}_ms"] = None if value is None else round(value, 3)
-
-
-def _exit_if_failed(result: LoadResult) -> None:
-    """Set the exit code of the first refused publication; the results are printed before."""
-    from penstock.amqp.performatives import Error
-    from penstock.cli.exit_codes import exit_code
-    from penstock.client.errors import condition_error
-
+        record["events_read"] = result.events_read
+        record |= _percentiles("e2e_", result.deliveries)
+    print_record(record, output)
     if result.errors and result.first_condition is not None:
         wire = Error(condition=result.first_condition)
         raise typer.Exit(exit_code(condition_error(result.first_error or "", wire)))
+
+
+def _percentiles(prefix: str, latencies: LatencySamples) -> dict[str, object]:
+    shares = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+    values = {f"{prefix}{name}_ms": latencies.percentile(share) for name, share in shares}
+    return {name: None if value is None else round(value, 3) for name, value in values.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,35 +16,24 @@ if TYPE_CHECKING:
     from penstock.client import EventHubConsumerClient, EventPosition
 
 _GRAMMAR = "earliest, latest, -100 (the last 100 of each partition), -15m, a time, SEQ or @OFFSET"
+
+
+def _position_option(flag: str, text: str, **options: Any) -> Any:
+    return typer.Option(flag, metavar="WHERE", parser=parse_position, help=text, **options)
+
+
 FromOption = Annotated[
     StartPosition,
-    typer.Option(
-        "--from",
-        metavar="WHERE",
-        parser=parse_position,
-        show_default=False,
-        help=f"Start at: {_GRAMMAR} [default: earliest]",
-    ),
+    _position_option("--from", f"Start at: {_GRAMMAR} [default: earliest]", show_default=False),
 ]
 OptionalFromOption = Annotated[
     StartPosition | None,
-    typer.Option(
-        "--from",
-        metavar="WHERE",
-        parser=parse_position,
-        help=f"Start at: {_GRAMMAR} [default: latest; earliest with --no-follow]",
+    _position_option(
+        "--from", f"Start at: {_GRAMMAR} [default: latest; earliest with --no-follow]"
     ),
 ]
-ToOption = Annotated[
-    StartPosition,
-    typer.Option(
-        "--to",
-        metavar="WHERE",
-        parser=parse_position,
-        show_default=False,
-        help="End before this position, written like --from [default: latest]",
-    ),
-]
+_TO = "End before this position, written like --from [default: latest]"
+ToOption = Annotated[StartPosition, _position_option("--to", _TO, show_default=False)]
 Partitions = Annotated[
     list[str] | None,
     typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be repeated"),

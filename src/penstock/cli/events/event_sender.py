@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -66,16 +66,19 @@ RateOption = Annotated[
 BatchOption = Annotated[
     int, typer.Option("--batch", min=1, max=60_000, help="At most this many events per publication")
 ]
-PatienceOption = Annotated[
-    float,
-    typer.Option(
+
+
+def patience_option(default: str) -> Any:
+    return typer.Option(
         "--patience",
         metavar="TIME",
         parser=parse_duration,
         show_default=False,
-        help="Give up when the service is busy or away for longer than this [default: 60s]",
-    ),
-]
+        help=f"Give up when the service is busy or away for longer than this [default: {default}]",
+    )
+
+
+PatienceOption = Annotated[float, patience_option("60s")]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show neither a progress bar nor a summary")
 ]

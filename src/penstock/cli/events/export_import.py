@@ -8,9 +8,8 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Literal
 
 import typer
 
@@ -63,11 +62,7 @@ _LINE_BYTES_MAX = 64 * 1024 * 1024  # more than a body of 1 MB as base64 with it
 _DEFLATE_LEVEL = 6
 
 
-class FileFormat(StrEnum):
-    AVRO = "avro"
-    JSONL = "jsonl"
-
-
+FileFormat = Literal["avro", "jsonl"]
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A name that ends in .avro or .jsonl; - for a pipe")
 ]
@@ -190,9 +185,9 @@ def import_(
 def _choose_format(file: Path) -> FileFormat:
     suffix = file.suffix.lower()
     if suffix == ".avro":
-        return FileFormat.AVRO
+        return "avro"
     if suffix in (".jsonl", ".ndjson") or file == _STDIO:
-        return FileFormat.JSONL
+        return "jsonl"
     raise typer.BadParameter(f"{file} ends neither in .avro nor in .jsonl: add --format.")
 
 
@@ -201,12 +196,12 @@ def _open_writer(
 ) -> Callable[[Columns, str], None]:
     """Write the header of the file; return the function that writes a chunk of events."""
     sync = os.urandom(SYNC_BYTES)
-    if file_format is FileFormat.AVRO:
+    if file_format == "avro":
         target.write(encode_header(sync, deflate=deflate))
 
     def write(columns: Columns, partition: str) -> None:
         rows = range(len(columns.bodies))
-        if file_format is FileFormat.JSONL:
+        if file_format == "jsonl":
             target.write(to_json_lines(columns, partition, rows))
         elif rows:
             records = encode_capture_records(columns, partition, rows)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 import typer
 
 from penstock.formats.amqp_values import display_body, to_json_value
 from penstock.formats.body_view import escape_line, escape_line_bytes
-from penstock.formats.event_record import to_json_lines
 from penstock.formats.event_sections import DATA
 from penstock.formats.event_view import EventView
 from penstock.formats.quantities import format_time
@@ -28,12 +26,8 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "e": b"\x1b", "\\": 
 _TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)", re.DOTALL)
 
 Cell = Callable[[EventView], bytes]
-
-
-class EventRenderer(Protocol):
-    """The output for the given rows, in their order."""
-
-    def __call__(self, columns: Columns, partition: str, rows: Sequence[int]) -> bytes: ...
+# The output for rows of the columns, which came from a partition, in their order.
+EventRenderer = Callable[[Columns, str, Sequence[int]], bytes]
 
 
 def format_renderer(template: str, *, is_terminal: bool) -> EventRenderer:
@@ -118,11 +112,6 @@ _CELLS: dict[str, Cell] = {
     ),
     "c": lambda event: str(event.fields.get("content-type", "")).encode(),
 }
-
-
-def json_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
-    """One JSON object per line."""
-    return to_json_lines(columns, partition, rows)
 
 
 def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:

@@ -23,10 +23,10 @@ from penstock.cli.events.event_sender import (
     PublishRate,
     QuietOption,
     RateOption,
+    patience_option,
 )
 from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
-from penstock.cli.option_parsers import parse_duration
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.event_data import EventData
@@ -78,16 +78,7 @@ def soak(
             help="With an idempotent producer, events that are sent again must be stored once",
         ),
     ] = True,
-    patience: Annotated[
-        float,
-        typer.Option(
-            "--patience",
-            metavar="TIME",
-            parser=parse_duration,
-            show_default=False,
-            help="Give up when the service is busy or away for longer than this [default: 5m]",
-        ),
-    ] = 300.0,
+    patience: Annotated[float, patience_option("5m")] = 300.0,
     quiet: QuietOption = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

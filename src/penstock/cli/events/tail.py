@@ -25,7 +25,6 @@ from penstock.cli.events.render import (
     PIPE_FORMAT,
     EventRenderer,
     format_renderer,
-    json_renderer,
     read_body,
     terminal_renderer,
 )
@@ -37,6 +36,7 @@ from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
 from penstock.client.event_position import EventPosition
 from penstock.client.retry import RetryPolicy
 from penstock.formats.body_view import escape_line_bytes
+from penstock.formats.event_record import to_json_lines
 from penstock.formats.event_view import EventView
 from penstock.formats.filters import compile_filter
 from penstock.formats.positions import StartKind, StartPosition
@@ -219,7 +219,7 @@ class _EventPrinter:
 
 def _choose_renderer(options: _TailOptions, *, is_terminal: bool) -> EventRenderer:
     if options.output is not OutputFormat.TABLE:
-        return json_renderer
+        return to_json_lines
     if options.template is None and is_terminal:
         return terminal_renderer
     return format_renderer(options.template or PIPE_FORMAT, is_terminal=is_terminal)
@@ -327,7 +327,7 @@ def get(
     columns = run(_get(wire, hub, group, partition, seq))
     body = read_body(EventView(columns, partition, 0))
     if output is not None:
-        data = json_renderer(columns, partition, [0])
+        data = to_json_lines(columns, partition, [0])
         data = b"[" + data.rstrip(b"\n") + b"]\n" if output is OutputFormat.JSON else data
     elif render is not None:
         data = render(columns, partition, [0])

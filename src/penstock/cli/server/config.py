@@ -13,6 +13,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.formats.quantities import format_plural
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
@@ -97,7 +98,22 @@ def schema(
 
         typer.echo(json.dumps(json_schema_of_file(), indent=2))
         return
-    print_rows(_schema(), output, title="Settings", shown={"default": _format_setting})
+    from penstock.service.config.settings import SETTINGS, Settings
+
+    default = Settings()
+    rows = [
+        {
+            "key": setting.key if setting.in_file else None,
+            "flag": setting.flag,
+            "variable": setting.variable,
+            "default": [hub.name for hub in default.namespaces[0].hubs]
+            if setting.field == "hubs"
+            else _value(default, setting.field, {}),
+            "meaning": setting.meaning,
+        }
+        for setting in SETTINGS
+    ]
+    print_rows(rows, output, title="Settings", shown={"default": _format_setting})
 
 
 def effective_settings(config: Path | None) -> list[dict[str, object]]:
@@ -113,9 +129,9 @@ def _load(file: Path | None) -> Settings:
 
 
 def _values(settings: Settings, config: Path | None) -> list[dict[str, object]]:
-    from penstock.service.config.settings import SETTINGS
+    from penstock.service.config.settings import SETTINGS, Settings
 
-    default = _default_settings()
+    default = Settings()
     rows: list[dict[str, object]] = []
     for setting in SETTINGS:
         if setting.field == "hubs":
@@ -165,40 +181,8 @@ def _entities(settings: Settings) -> list[dict[str, object]]:
     return rows
 
 
-def _schema() -> list[dict[str, object]]:
-    from penstock.service.config.settings import SETTINGS
-
-    default = _default_settings()
-    return [
-        {
-            "key": setting.key if setting.in_file else None,
-            "flag": setting.flag,
-            "variable": setting.variable,
-            "default": _default(default, setting.field),
-            "meaning": setting.meaning,
-        }
-        for setting in SETTINGS
-    ]
-
-
-def _default(settings: Settings, field: str) -> object:
-    if field == "hubs":
-        return [hub.name for hub in settings.namespaces[0].hubs]
-    return _value(settings, field, {})
-
-
-def _default_settings() -> Settings:
-    from penstock.service.config.settings import Settings
-
-    return Settings()
-
-
 def _format_setting(value: object) -> str:
     """As it is written in a file: a port is no amount."""
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def format_plural(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

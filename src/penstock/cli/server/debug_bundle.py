@@ -25,7 +25,7 @@ from penstock.model.errors import DataDirectoryError, PenstockError
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
 
-app = CommandGroup("Collect information for a support request.")
+app = CommandGroup("Collect information for a support request.", with_whole_service)
 
 _REDACTED = "***"
 _PROBE_S = 10.0
@@ -65,7 +65,6 @@ class SecretRedactor:
 
 
 @app.verb()
-@with_whole_service
 def bundle(
     service: AdminSession,
     file: Annotated[

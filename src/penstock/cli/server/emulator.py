@@ -19,14 +19,13 @@ from penstock.model.errors import ConfigurationError, PenstockError
 if TYPE_CHECKING:
     from penstock.service.config.settings import HubSettings, NamespaceSettings
 
-app = CommandGroup("Migrate from the official emulator.")
+app = CommandGroup("Migrate from the official emulator.", with_service)
 
 _FILE_BYTES_MAX = 1024 * 1024
 Row = dict[str, object]
 
 
 @app.verb("import")
-@with_service
 def import_(
     service: AdminSession,
     file: Annotated[

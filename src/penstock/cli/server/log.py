@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from penstock.cli.command_tree import CommandGroup
-from penstock.cli.entities.hub import format_time
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.formats.quantities import format_time
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:

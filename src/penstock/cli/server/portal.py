@@ -19,8 +19,7 @@ _PASSWORD_MIN = 8
 _TIMEOUT_S = 10.0
 
 
-@app.verb()
-@with_service
+@app.verb(options=with_service)
 def url(
     service: AdminSession,
     sign_in: Annotated[

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.output import Format, OutputFormat, print_message, print_record
 from penstock.cli.service_options import AdminSession, with_whole_service
-from penstock.cli.units import parse_seconds
 from penstock.io.http_client import HttpClient, HttpResponse
 from penstock.model.errors import (
     InternalError,

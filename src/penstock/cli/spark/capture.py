@@ -12,16 +12,17 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.output import (
     Format,
     OutputFormat,
     format_seconds,
     print_message,
     print_record,
+    print_result,
     print_rows,
 )
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
-from penstock.cli.units import parse_seconds
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -31,11 +32,16 @@ if TYPE_CHECKING:
     from penstock.client.ranges import RangeSettings
     from penstock.spark.capture.verify import ExpectedRange
 
-app = CommandGroup("Capture: events as files, window by window.")
+app = CommandGroup("Capture: events as files, window by window.", with_service)
 
 _CONTAINER = "capture"
 _ENCODINGS = {"avro": "Avro", "avro-deflate": "AvroDeflate", "parquet": "Parquet"}
 _UNITS = {"": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
+_FIELDS = (
+    *("namespace", "hub", "state", "destination", "encoding", "interval_seconds"),
+    *("size_limit_bytes", "backlog_events", "backlog_seconds", "last_file", "last_file_at"),
+    *("files", "events", "lost_events", "last_error"),
+)
 _COLUMNS = (
     *("hub", "state", "destination", "backlog_events", "backlog_seconds"),
     *("last_file_at", "files", "events", "last_error"),
@@ -50,7 +56,6 @@ Config = Annotated[
 
 
 @app.verb()
-@with_service
 def status(
     service: AdminSession,
     hub: Annotated[str | None, typer.Argument(metavar="HUB", help="Only this one")] = None,
@@ -83,7 +88,6 @@ def status(
 
 
 @app.verb()
-@with_service
 def enable(
     service: AdminSession,
     hub: HubName,
@@ -141,17 +145,15 @@ def enable(
             f"Capture of '{status.hub}' is switched on, but it cannot run: {status.last_error}"
         )
         raise typer.Exit(1)
-    print_message(
+    message = (
         f"'{status.hub}' is captured to {status.destination} from the next event on: a window "
         f"closes after {format_seconds(status.interval_seconds)} or "
         f"{status.size_limit_bytes:,} bytes."
     )
-    if output is not OutputFormat.TABLE:
-        print_record(_status_row(status), output)
+    print_result(message, _status_row(status), output)
 
 
 @app.verb()
-@with_service
 def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Stop capturing an event hub. Events published before are still written to files.
 
@@ -171,7 +173,6 @@ def disable(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryR
 
 
 @app.verb()
-@with_service
 def backfill(
     service: AdminSession,
     hub: HubName,
@@ -195,7 +196,6 @@ def backfill(
 
 
 @app.verb()
-@with_service
 def verify(
     service: AdminSession,
     hub: HubName,
@@ -237,7 +237,6 @@ def verify(
 
 
 @app.verb()
-@with_service
 def compact(
     service: AdminSession,
     hub: HubName,
@@ -287,8 +286,7 @@ def compact(
     print_message(f"{count:,} events of '{status.hub}' are in {target.url}, by hour.")
 
 
-@app.verb()
-@with_whole_service
+@app.verb(options=with_whole_service)
 def run(
     service: AdminSession,
     config: Config = None,
@@ -405,23 +403,10 @@ def _range_settings(
 def _status_row(status: CaptureStatus) -> dict[str, object]:
     from penstock.formats.quantities import format_time
 
-    return {
-        "namespace": status.namespace,
-        "hub": status.hub,
-        "state": status.state,
-        "destination": status.destination,
-        "encoding": status.encoding,
-        "interval_seconds": status.interval_seconds,
-        "size_limit_bytes": status.size_limit_bytes,
-        "backlog_events": status.backlog_events,
-        "backlog_seconds": status.backlog_seconds,
-        "last_file": status.last_file or None,
-        "last_file_at": format_time(status.last_file_ms) if status.last_file_ms else None,
-        "files": status.files,
-        "events": status.events,
-        "lost_events": status.lost_events,
-        "last_error": status.last_error or None,
-    }
+    values = {name: getattr(status, name, None) for name in _FIELDS}
+    at = format_time(status.last_file_ms) if status.last_file_ms else None
+    texts = {"last_file": status.last_file or None, "last_error": status.last_error or None}
+    return values | texts | {"last_file_at": at}
 
 
 def _choose_destination(service: AdminSession, name: str | None) -> DestinationSummary:

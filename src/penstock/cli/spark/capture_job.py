@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.io.files import lock_file, make_private
+from penstock.model.clock import SystemClock
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run_job(
     from penstock.spark.capture.run_query import CaptureJobSettings
 
     settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
-    logging_setup.set_up(settings.log_level, _now_ms)
+    logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
     for logger in ("azure", "adlfs", "py4j", "botocore"):
         logging.getLogger(logger).setLevel(logging.WARNING)
     directory = (state or Path(os.environ.get(STATE) or _STATE_DEFAULT)).resolve()
@@ -146,9 +147,3 @@ def _lock_state(state: Path) -> Iterator[None]:
                 "--state."
             ) from None
         yield
-
-
-def _now_ms() -> int:
-    from penstock.model.clock import SystemClock
-
-    return SystemClock().monotonic_ms()

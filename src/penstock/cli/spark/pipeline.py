@@ -17,11 +17,11 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, with_events
+from penstock.cli.option_parsers import parse_seconds
 from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.cli.spark.job_reporter import report_job
 from penstock.cli.spark.stop_signals import stop_signals
-from penstock.cli.units import parse_seconds
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ class _PipelineOptions(NamedTuple):
         return self.master or self.remote or "local[*]"
 
 
-@app.verb()
-@with_events
+@app.verb(options=with_events)
 def run(
     wire: EventsEndpoint,
     file: File,
@@ -173,8 +172,7 @@ def run(
         _run(options, shown)
 
 
-@app.verb("list")
-@with_whole_service
+@app.verb("list", options=with_whole_service)
 def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     """List the jobs that reported to the service: pipelines, Capture.
 

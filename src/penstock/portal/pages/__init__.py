@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.portal import sign_in, static_files
+from penstock.portal import responses, sign_in
 from penstock.portal.page_request import PageRoute
 from penstock.portal.pages import (
     activity,
@@ -35,6 +35,6 @@ PUBLIC: tuple[PageRoute, ...] = (
     PageRoute("GET", "/signin", sign_in.open_sign_in),
     PageRoute("POST", "/signin", sign_in.sign_in),
     PageRoute("POST", "/signout", sign_in.sign_out),
-    PageRoute("GET", "/static/{name}", static_files.static_file),
-    PageRoute("GET", "/alive", static_files.health),
+    PageRoute("GET", "/static/{name}", responses.static_file),
+    PageRoute("GET", "/alive", responses.health),
 )

@@ -14,7 +14,7 @@ from penstock.formats.quantities import (
     format_moment,
     format_size,
 )
-from penstock.portal.components import badge, card, form, live_element, submit, table, tile, tiles
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -32,20 +32,12 @@ async def jobs(visit: PageRequest) -> Response:
         (
             each["name"],
             each["kind"],
-            badge(each["state"], _JOB_TONES.get(each["state"], "")),
+            ui.badge(each["state"], _JOB_TONES.get(each["state"], "")),
             format_count(each.get("rows_per_second")),
             format_duration(each.get("batch_seconds")),
             format_count(each.get("lag_events")),
             each["master"],
-            el(
-                "a",
-                "Spark's pages",
-                href=each["ui_url"],
-                rel="noreferrer noopener",
-                target="_blank",
-            )
-            if each["ui_url"]
-            else "",
+            _spark_link(each["ui_url"]),
             format_age(each["updated_ms"], now_ms),
             each["last_error"],
         )
@@ -57,19 +49,26 @@ async def jobs(visit: PageRequest) -> Response:
     )  # fmt: skip
     running = sum(each["state"] == "Running" for each in found)
     failed = sum(each["state"] in ("Failed", "Lost") for each in found)
-    head = tiles(
-        tile("Running", format_integer(running), tone="good" if running else ""),
-        tile("Failed or lost", format_integer(failed), tone="bad" if failed else "good"),
-        tile("Rows", f"{format_count(sum(each.get('rows_per_second') or 0 for each in found))}/s"),
+    head = ui.tiles(
+        ui.tile("Running", format_integer(running), tone="good" if running else ""),
+        ui.tile("Failed or lost", format_integer(failed), tone="bad" if failed else "good"),
+        ui.tile(
+            "Rows", f"{format_count(sum(each.get('rows_per_second') or 0 for each in found))}/s"
+        ),
     )
     empty = "No job has reported itself. Capture and pipelines do while they run."
     return await page(
         visit,
         "Spark jobs",
-        live_element("tiles", head),
-        card("", live_element("jobs", table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
+        ui.live_element("tiles", head),
+        ui.card("", ui.live_element("jobs", ui.table(heads, rows, empty=empty, numbers=(3, 4, 5)))),
         active="jobs",
     )
+
+
+def _spark_link(url: str) -> Html | str:
+    attributes = {"rel": "noreferrer noopener", "target": "_blank"}
+    return el("a", "Spark's pages", href=url, **attributes) if url else ""
 
 
 async def connections(visit: PageRequest) -> Response:
@@ -81,17 +80,17 @@ async def connections(visit: PageRequest) -> Response:
     ]
     rows = [_connection(visit, each) for each in here]
     heads = ("Client", "Program", "Links", "Open for", "Events in", "Events out", "In", "Out", "")
-    shown = table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
-    head = tiles(
-        tile("Connections", format_integer(len(here))),
-        tile("Sending", format_integer(sum(_has(each, "send") for each in here))),
-        tile("Receiving", format_integer(sum(_has(each, "receive") for each in here))),
+    shown = ui.table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
+    head = ui.tiles(
+        ui.tile("Connections", format_integer(len(here))),
+        ui.tile("Sending", format_integer(sum(_has(each, "send") for each in here))),
+        ui.tile("Receiving", format_integer(sum(_has(each, "receive") for each in here))),
     )
     return await page(
         visit,
         "Connections",
-        live_element("tiles", head),
-        card("", live_element("connections", shown)),
+        ui.live_element("tiles", head),
+        ui.card("", ui.live_element("connections", shown)),
         active="connections",
     )
 
@@ -101,32 +100,11 @@ def _has(connection: dict[str, Any], role: str) -> bool:
 
 
 def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
-    links = [
-        " ".join(
-            part
-            for part in (
-                link["role"],
-                link["hub"],
-                link.get("group") or "",
-                f"#{link['partition']}" if link.get("partition") is not None else "",
-                link.get("publisher") or "",
-            )
-            if part
-        )
-        for link in each["hub_links"]
-        if visit.sees(link["hub"])
-    ]
-    close = (
-        form(
-            visit,
-            visit.link("connections", each["id"], "close"),
-            el("button", "Close", type="submit", class_="danger small"),
-            class_="inline",
-            back=visit.link("connections"),
-        )
-        if visit.may(PortalRole.OPERATOR)
-        else ""
-    )
+    links = [_format_link(link) for link in each["hub_links"] if visit.sees(link["hub"])]
+    close: object = ""
+    if visit.may(PortalRole.OPERATOR):
+        to = visit.link("connections", each["id"], "close")
+        close = ui.action_button(visit, to, "Close", back=visit.link("connections"))
     return (
         el("span", each["peer"], el("br"), el("small", each["container_id"])),
         each["user_agent"],
@@ -140,12 +118,17 @@ def _connection(visit: PageRequest, each: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
+def _format_link(link: dict[str, Any]) -> str:
+    partition = link.get("partition")
+    number = None if partition is None else f"#{partition}"
+    parts = (link["role"], link["hub"], link.get("group"), number, link.get("publisher"))
+    return " ".join(filter(None, parts))
+
+
 async def close_connection(visit: PageRequest) -> Response:
-    ident = visit.words["connection"]
-    await visit.backend.act(visit.session, lambda client: client.kill_connection(ident))
-    raise ActionCompleted(
-        visit.link("connections"), "The connection is closed; its client may come back."
-    )
+    await visit.act(lambda client: client.kill_connection(visit.words["connection"]))
+    text = "The connection is closed; its client may come back."
+    raise ActionCompleted(visit.link("connections"), text)
 
 
 async def audit(visit: PageRequest) -> Response:
@@ -157,68 +140,43 @@ async def audit(visit: PageRequest) -> Response:
         for each in found
         if not wanted or wanted in f"{each['who']} {each['what']} {each['detail']}".casefold()
     ]
-    find = el(
-        "form",
-        el("label", "Find", for_="f-find", class_="visually-hidden"),
-        el(
-            "input", id="f-find", name="find", value=visit.query.get("find", ""), placeholder="Find"
-        ),
-        submit("Find"),
-        method="get",
-        action="/audit",
-        class_="inline",
-    )
     return await page(
         visit,
         "Audit log",
-        card("", table(("When (UTC)", "Who", "What", "Detail"), rows, empty="Nothing yet.")),
+        ui.card("", ui.table(("When (UTC)", "Who", "What", "Detail"), rows, empty="Nothing yet.")),
         active="audit",
-        aside=find,
+        aside=ui.find_form(visit, "/audit"),
     )
 
 
 async def health(visit: PageRequest) -> Response:
     found = await visit.backend.health()
     rows = [
-        (part, badge(state, "good" if state in ("ok", "off") else "warn"))
+        (part, ui.badge(state, "good" if state in ("ok", "off") else "warn"))
         for part, state in found.checks.items()
     ]
-    fine = found.status == "ready"
-    head = tiles(
-        tile("Service", found.status, tone="good" if fine else "bad"),
-        tile("Answered in", f"{found.took_ms} ms"),
-        tile(
-            "Warnings",
-            format_integer(len(found.warnings)),
-            tone="warn" if found.warnings else "good",
-        ),
+    fine, notes = found.status == "ready", [(text,) for text in found.warnings]
+    head = ui.tiles(
+        ui.tile("Service", found.status, tone="good" if fine else "bad"),
+        ui.tile("Answered in", f"{found.took_ms} ms"),
+        ui.tile("Warnings", format_integer(len(notes)), tone="warn" if notes else "good"),
     )
-    notes = [(text,) for text in found.warnings]
+    fine_text = "None: all is well."
+    url = visit.portal.settings.admin_url.rstrip("/")
+    metrics = el("code", f"{url}/metrics")
+    probes = (el("code", f"{url}/health"), " and ", el("code", f"{url}/ready"))
     return await page(
         visit,
         "Health",
-        live_element("tiles", head),
-        card("Parts", live_element("parts", table(("Part", "State"), rows, empty="None."))),
-        card(
-            "Warnings",
-            live_element("warnings", table(("What",), notes, empty="None: all is well.")),
+        ui.live_element("tiles", head),
+        ui.card(
+            "Parts", ui.live_element("parts", ui.table(("Part", "State"), rows, empty="None."))
         ),
-        card("Metrics", _metrics_help(visit)),
+        ui.card(
+            "Warnings", ui.live_element("warnings", ui.table(("What",), notes, empty=fine_text))
+        ),
+        ui.card("Metrics", el("p", "Prometheus reads ", metrics, "; probes read ", *probes, ".")),
         active="health",
-    )
-
-
-def _metrics_help(visit: PageRequest) -> Html:
-    url = visit.portal.settings.admin_url.rstrip("/")
-    return el(
-        "p",
-        "Prometheus reads ",
-        el("code", f"{url}/metrics"),
-        "; probes read ",
-        el("code", f"{url}/health"),
-        " and ",
-        el("code", f"{url}/ready"),
-        ".",
     )
 
 

@@ -22,24 +22,12 @@ from penstock.formats.quantities import (
     format_duration,
     format_integer,
     format_moment,
+    format_moment_with_age,
     format_size,
 )
 from penstock.management.client import EventHubResource
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import (
-    badge,
-    card,
-    check,
-    facts,
-    field,
-    form,
-    live_element,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -51,15 +39,14 @@ _TONES = {"Running": "good", "Starting": "warn", "Waiting": "warn", "Failed": "b
 
 
 async def capture_list(visit: PageRequest) -> Response:
-    hubs = [hub for hub in await visit.backend.hubs(visit.namespace) if visit.sees(hub.name)]
     known = await _statuses(visit)
     now_ms = visit.portal.clock.now_ms()
     rows = []
-    for hub in hubs:
+    for hub in await visit.visible_hubs():
         status = known.get(hub.name.casefold())
         link = el("a", hub.name, href=visit.link("hubs", hub.name, "capture"))
         if status is None:
-            rows.append((link, badge("Off"), "", "", "", "", ""))
+            rows.append((link, ui.badge("Off"), "", "", "", "", ""))
             continue
         rows.append(
             (
@@ -76,13 +63,18 @@ async def capture_list(visit: PageRequest) -> Response:
             )
         )
     heads = ("Event hub", "State", "Destination", "Waiting", "Last file", "Files", "Last error")
+    shown = ui.table(heads, rows, empty="No event hub yet.", numbers=(5,))
+    destinations = ui.table(
+        ("Name", "Address"),
+        [(each.name, each.url) for each in await _destinations(visit)],
+        empty="None is configured: [capture.destinations.NAME] with a url in the configuration "
+        "file makes one.",
+    )
     return await page(
         visit,
         "Capture",
-        card(
-            "", live_element("capture", table(heads, rows, empty="No event hub yet.", numbers=(5,)))
-        ),
-        card("Destinations", await _destination_table(visit)),
+        ui.card("", ui.live_element("capture", shown)),
+        ui.card("Destinations", destinations),
         active="capture",
     )
 
@@ -99,101 +91,66 @@ async def _destinations(visit: PageRequest) -> list[DestinationSummary]:
     )
 
 
-async def _destination_table(visit: PageRequest) -> Html:
-    rows = [(each.name, each.url) for each in await _destinations(visit)]
-    return table(
-        ("Name", "Address"),
-        rows,
-        empty="None is configured: [capture.destinations.NAME] with a url in the configuration "
-        "file makes one.",
-    )
-
-
 def _state(status: CaptureStatus) -> Html:
-    return badge(status.state, _TONES.get(status.state, ""))
+    return ui.badge(status.state, _TONES.get(status.state, ""))
 
 
 async def hub_capture(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     status = (await _statuses(visit)).get(hub.name.casefold())
-    destinations = await _destinations(visit)
-    shown = [live_element("status", _status(visit, status))]
+    shown = [ui.live_element("status", _status(visit, status))]
     if visit.may(PortalRole.OPERATOR):
-        shown.append(_form(visit, hub, destinations))
+        shown.append(_form(visit, hub, await _destinations(visit)))
     elif hub.capture:
-        shown.append(card("Settings", _settings(hub.capture)))
-    return await page(visit, "Capture", *shown, active="hubs", hub=hub.name, tab="capture")
+        shown.append(ui.card("Settings", _settings(hub.capture)))
+    return await page(visit, "Capture", *shown, hub=hub.name, tab="capture")
 
 
 def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
     if status is None or status.state == "Off":
-        return tiles(tile("State", "Off", "events stay in the log alone"))
+        return ui.tiles(ui.tile("State", "Off", "events stay in the log alone"))
     now_ms = visit.portal.clock.now_ms()
-    written_ms = status.recent_files[0].written_ms if status.recent_files else 0
-    made = tiles(
-        tile("State", status.state, tone=_TONES.get(status.state, "")),
-        tile(
-            "Waiting",
-            format_count(status.backlog_events),
-            f"events, {format_duration(status.backlog_seconds)}",
-        ),
-        tile("Files", format_integer(status.files), "since it was switched on"),
-        tile("Events in files", format_count(status.events)),
-        tile(
-            "Lost",
-            format_integer(status.lost_events),
-            "fell out of retention",
-            tone="bad" if status.lost_events else "good",
-        ),
+    files = status.recent_files
+    waiting_note = f"events, {format_duration(status.backlog_seconds)}"
+    lost, lost_tone = status.lost_events, "bad" if status.lost_events else "good"
+    tiles = ui.tiles(
+        ui.tile("State", status.state, tone=_TONES.get(status.state, "")),
+        ui.tile("Waiting", format_count(status.backlog_events), waiting_note),
+        ui.tile("Files", format_integer(status.files), "since it was switched on"),
+        ui.tile("Events in files", format_count(status.events)),
+        ui.tile("Lost", format_integer(lost), "fell out of retention", tone=lost_tone),
     )
-    more = card(
-        "Last file",
-        facts(
-            [
-                ("File", el("span", status.last_file or "none yet", class_="mono", id="last-file")),
-                ("Window closed (UTC)", _when(status.last_file_ms, now_ms)),
-                ("Written (UTC)", _when(written_ms, now_ms)),
-                ("Destination", status.destination),
-                ("Last error", status.last_error or "none"),
-                ("Last heard of (UTC)", format_moment(status.updated_ms)),
-            ]
-        ),
-    )
-    recent = card(
-        "The last files",
-        table(
-            ["File", "Window closed (UTC)", "Written (UTC)", "Events", "Size"],
-            [
-                (
-                    el("span", each.url, class_="mono"),
-                    format_moment(each.ms),
-                    format_moment(each.written_ms) if each.written_ms else "–",
-                    format_integer(each.events),
-                    format_size(each.bytes),
-                )
-                for each in status.recent_files
-            ],
-            empty="None was written yet.",
-            numbers=(3, 4),
-        ),
-    )
-    return el("div", made, more, recent)
-
-
-def _when(ms: int, now_ms: int) -> str:
-    return f"{format_moment(ms)} ({format_age(ms, now_ms)})" if ms else "–"
+    written_ms = files[0].written_ms if files else 0
+    last = [
+        ("File", ui.mono(status.last_file or "none yet", id="last-file")),
+        ("Window closed (UTC)", format_moment_with_age(status.last_file_ms, now_ms)),
+        ("Written (UTC)", format_moment_with_age(written_ms, now_ms)),
+        ("Destination", status.destination),
+        ("Last error", status.last_error or "none"),
+        ("Last heard of (UTC)", format_moment(status.updated_ms)),
+    ]
+    rows = [
+        (
+            ui.mono(file.url),
+            format_moment(file.ms),
+            format_moment(file.written_ms),
+            format_integer(file.events),
+            format_size(file.bytes),
+        )
+        for file in files
+    ]
+    heads = ("File", "Window closed (UTC)", "Written (UTC)", "Events", "Size")
+    recent = ui.table(heads, rows, empty="None was written yet.", numbers=(3, 4))
+    return el("div", tiles, ui.card("Last file", ui.facts(last)), ui.card("The last files", recent))
 
 
 def _settings(capture: dict[str, Any]) -> Html:
-    properties = capture.get("destination", {}).get("properties", {})
-    return facts(
+    properties = _destination_properties(capture)
+    size = format_size(capture.get("sizeLimitInBytes"))
+    return ui.facts(
         [
             ("Switched on", "yes" if capture.get("enabled") else "no"),
-            (
-                "Window",
-                f"{capture.get('intervalInSeconds')} s or "
-                f"{format_size(capture.get('sizeLimitInBytes'))}",
-            ),
+            ("Window", f"{capture.get('intervalInSeconds')} s or {size}"),
             ("Encoding", str(capture.get("encoding", ""))),
             ("Destination", str(properties.get("storageAccountResourceId", ""))),
             ("Container", str(properties.get("blobContainer", ""))),
@@ -202,77 +159,66 @@ def _settings(capture: dict[str, Any]) -> Html:
     )
 
 
+def _destination_properties(capture: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = capture.get("destination", {}).get("properties", {})
+    return properties
+
+
 def _form(
     visit: PageRequest, hub: EventHubResource, destinations: list[DestinationSummary]
 ) -> Html:
     capture = hub.capture or {}
-    properties = capture.get("destination", {}).get("properties", {})
+    properties = _destination_properties(capture)
     account = str(properties.get("storageAccountResourceId", "")).rpartition("/")[2]
     choices = {each.name: f"{each.name} ({each.url})" for each in destinations}
     if account and account not in choices:
         choices[account] = f"{account} (not configured)"
-    return card(
+    warning = (
+        "No destination is configured: Capture needs [capture.destinations.NAME] in the "
+        "configuration file of the service."
+    )
+    container = properties.get("blobContainer", "capture")
+    encodings = {word: word for word in ENCODINGS}
+    is_without_empty = bool(capture.get("skipEmptyArchives"))
+    return ui.card(
         "Settings",
-        el(
-            "p",
-            "No destination is configured: Capture needs [capture.destinations.NAME] in the "
-            "configuration file of the service.",
-            class_="flash note",
-        )
-        if not choices
-        else None,
-        form(
+        None if choices else el("p", warning, class_="flash note"),
+        ui.form(
             visit,
             visit.link("hubs", hub.name, "capture"),
-            check("Capture is on", "enabled", bool(capture.get("enabled"))),
+            ui.check("Capture is on", "enabled", bool(capture.get("enabled"))),
             *_window_fields(visit, capture),
-            select(
-                "Destination",
-                "destination",
-                choices,
-                visit.form_value("destination", account),
-                wide=True,
-            ),
-            field(
-                "Container or folder",
-                "container",
-                visit.form_value("container", properties.get("blobContainer", "capture")),
-            ),
-            select(
-                "Encoding",
-                "encoding",
-                {word: word for word in ENCODINGS},
-                visit.form_value("encoding", capture.get("encoding", ENCODINGS[0])),
-            ),
-            check(
-                "No files for empty windows", "skip_empty", bool(capture.get("skipEmptyArchives"))
-            ),
+            ui.select(visit, "Destination", "destination", choices, account, wide=True),
+            ui.field(visit, "Container or folder", "container", container),
+            ui.select(visit, "Encoding", "encoding", encodings, _encoding(visit, capture)),
+            ui.check("No files for empty windows", "skip_empty", is_without_empty),
             *_name_fields(visit, hub, capture),
-            submit("Save"),
+            ui.submit("Save"),
         ),
     )
 
 
+def _encoding(visit: PageRequest, capture: dict[str, Any]) -> str:
+    return visit.form_value("encoding", capture.get("encoding", ENCODINGS[0]))
+
+
 def _window_fields(visit: PageRequest, capture: dict[str, Any]) -> list[Html]:
+    seconds = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
     megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
-    least, most = SIZE_BYTES[0] // _MB, SIZE_BYTES[1] // _MB
+    (shortest, longest), (least, most) = INTERVAL_S, (bound // _MB for bound in SIZE_BYTES)
     return [
-        field(
-            "Time window (s)",
-            "interval_s",
-            visit.form_value("interval_s", capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)),
-            type_="number",
-            min=INTERVAL_S[0],
-            max=INTERVAL_S[1],
-            help_=f"{INTERVAL_S[0]} to {INTERVAL_S[1]}",
+        ui.number(
+            visit,
+            *("Time window (s)", "interval_s", seconds),
+            least=shortest,
+            most=longest,
+            help_=f"{shortest} to {longest}",
         ),
-        field(
-            "Size window (MB)",
-            "size_mb",
-            visit.form_value("size_mb", megabytes),
-            type_="number",
-            min=least,
-            max=most,
+        ui.number(
+            visit,
+            *("Size window (MB)", "size_mb", megabytes),
+            least=least,
+            most=most,
             help_=f"{least} to {most}; whichever is first closes a file",
         ),
     ]
@@ -280,31 +226,22 @@ def _window_fields(visit: PageRequest, capture: dict[str, Any]) -> list[Html]:
 
 def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, Any]) -> list[Html]:
     """With what a file would be called, and how many there would be: the script keeps both up."""
-    properties = capture.get("destination", {}).get("properties", {})
     interval = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
+    properties = _destination_properties(capture)
     name_format = properties.get("archiveNameFormat", NAME_FORMAT_DEFAULT)
     files = -(-_DAY_S // max(1, interval)) * hub.partition_count
-    now_s = visit.portal.clock.now_ms() // 1000
-    encoding = visit.form_value("encoding", capture.get("encoding", ENCODINGS[0]))
+    help_ = "all nine words in braces, in any order"
     example = format_file_path(
         name_format,
         namespace=visit.namespace,
         hub=hub.name,
         partition="0",
-        at_s=now_s,
-        file_type="parquet" if encoding == "Parquet" else "avro",
+        at_s=visit.portal.clock.now_ms() // 1000,
+        file_type="parquet" if _encoding(visit, capture) == "Parquet" else "avro",
     )
+    name = ui.field(visit, "Name format", "name_format", name_format, help_=help_)
     return [
-        el(
-            "div",
-            field(
-                "Name format",
-                "name_format",
-                visit.form_value("name_format", name_format),
-                help_="all nine words in braces, in any order",
-            ),
-            class_="wide",
-        ),
+        el("div", name, class_="wide"),
         el(
             "p",
             "A file would be called ",
@@ -321,39 +258,29 @@ def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, A
 
 
 async def save(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
-    values = visit.form
-    enabled = values.get("enabled") == "yes"
-    if enabled and not values.get("destination"):
+    hub = await visit.hub()
+    enabled, destination = visit.text("enabled") == "yes", visit.text("destination")
+    if enabled and not destination:
         raise ArgumentError("Capture needs a destination: none is configured.")
     description: dict[str, Any] = {
         "enabled": enabled,
-        "encoding": values.get("encoding") or ENCODINGS[0],
-        "intervalInSeconds": parse_form_integer(values.get("interval_s", ""), "The time window"),
-        "sizeLimitInBytes": parse_form_integer(values.get("size_mb", ""), "The size window") * _MB,
-        "skipEmptyArchives": values.get("skip_empty") == "yes",
+        "encoding": visit.text("encoding") or ENCODINGS[0],
+        "intervalInSeconds": visit.integer("interval_s", "The time window"),
+        "sizeLimitInBytes": visit.integer("size_mb", "The size window") * _MB,
+        "skipEmptyArchives": visit.text("skip_empty") == "yes",
     }
-    if values.get("destination"):
+    if destination:
         description["destination"] = {
             "name": "EventHubArchive.AzureBlockBlob",
             "properties": {
-                "storageAccountResourceId": values["destination"],
-                "blobContainer": values.get("container", "").strip(),
-                "archiveNameFormat": values.get("name_format", "").strip(),
+                "storageAccountResourceId": destination,
+                "blobContainer": visit.text("container"),
+                "archiveNameFormat": visit.text("name_format"),
             },
         }
-    await visit.backend.act(
-        visit.session,
-        lambda client: client.put_hub(visit.namespace, hub.name, capture=description),
-    )
+    await visit.act(lambda client: client.put_hub(visit.namespace, hub.name, capture=description))
     word = "on" if enabled else "off"
     raise ActionCompleted(visit.link("hubs", hub.name, "capture"), f"Saved: Capture is {word}.")
-
-
-def parse_form_integer(text: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ArgumentError(f"{what}: '{text[:20]}' is no whole number.")
-    return int(text)
 
 
 ROUTES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -16,8 +17,8 @@ from penstock.formats.filters import compile_filter, format_value, text_filter
 from penstock.formats.positions import StartKind
 from penstock.formats.quantities import format_integer, format_size, format_time
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
-from penstock.portal.components import card, code, facts, field, select, table
-from penstock.portal.event_browser import EventPage, EventTest
+from penstock.portal import components as ui
+from penstock.portal.event_browser import EventPage, EventSource, EventTest
 from penstock.portal.event_query import (
     COUNT_MAX,
     EARLIEST,
@@ -26,7 +27,7 @@ from penstock.portal.event_query import (
     format_numbers,
     parse_query,
 )
-from penstock.portal.html import Html, el
+from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
 from penstock.portal.page_request import PageRequest, PageRoute
 from penstock.portal.responses import (
@@ -61,7 +62,7 @@ _NOTHING = EventPage([], {}, {})
 class _ExplorerQuery(msgspec.Struct, frozen=True):
     """The parameters of the address."""
 
-    partitions: list[str]
+    source: EventSource
     query: EventQuery
     count: int
     is_match: EventTest | None
@@ -75,7 +76,7 @@ class _ExplorerQuery(msgspec.Struct, frozen=True):
 
 
 async def _parse_address(visit: PageRequest) -> _ExplorerQuery:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     existing = [str(index) for index in range(hub.partition_count)]
     partition = visit.query.get("partition", "")
     if partition and partition not in existing:
@@ -89,7 +90,9 @@ async def _parse_address(visit: PageRequest) -> _ExplorerQuery:
         now_ms=visit.portal.clock.now_ms(),
     )
     is_match = compile_search(visit.query.get("find", ""), visit.query.get("where", ""))
-    return _ExplorerQuery([partition] if partition else existing, query, int(count), is_match)
+    partitions = [partition] if partition else existing
+    source = EventSource(visit.namespace, hub.name, partitions, visit.mask)
+    return _ExplorerQuery(source, query, int(count), is_match)
 
 
 def compile_search(text: str, expression: str) -> EventTest | None:
@@ -107,39 +110,27 @@ def compile_search(text: str, expression: str) -> EventTest | None:
 
 async def explorer(visit: PageRequest) -> Response:
     problem, shown_page = "", _NOTHING
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     try:
         parsed = await _parse_address(visit)
         if parsed.is_match is None:
-            shown_page = await visit.portal.events.page(
-                visit.namespace,
-                hub.name,
-                parsed.partitions,
-                parsed.query,
-                parsed.count,
-                mask=visit.mask,
-            )
+            browser = visit.portal.events
+            shown_page = await browser.page(parsed.source, parsed.query, parsed.count)
     except PenstockError as error:
         problem = str(error)
-    shown = table(
-        _HEADS,
-        [_build_row(visit, hub.name, event) for event in shown_page.events],
-        empty="No events here.",
-        numbers=(1, 4),
-    )
-    notice = el("div", problem, class_="flash error", role="alert") if problem else None
+    rows = [_build_row(visit, hub.name, event) for event in shown_page.events]
+    shown = ui.table(_HEADS, rows, empty="No events here.", numbers=(1, 4))
     return await page(
         visit,
         "Events",
-        card("", _form(visit, hub.partition_count)),
-        notice,
-        card(
+        ui.card("", _form(visit, hub.partition_count)),
+        ui.error_box(problem) if problem else None,
+        ui.card(
             "",
             _bar(visit, hub.name, shown_page),
             el("div", shown, id="results", data_heads=json.dumps(_HEADS)),
             _downloads(visit, hub.name),
         ),
-        active="hubs",
         hub=hub.name,
         tab="events",
     )
@@ -157,29 +148,25 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
     elif chosen not in _FROM:  # a position alone, as in ?from=42
         chosen, at = _guess_start(visit, position), position
 
-    def text_field(
-        label: str, name: str, placeholder: str, value: str | None = None, title: str | None = None
-    ) -> Html:
-        shown = query.get(name, "") if value is None else value
-        return field(label, name, shown, placeholder=placeholder, title=title, autocomplete="off")
+    def text_field(label: str, name: str, placeholder: str, **attributes: Any) -> Html:
+        value = at if name == "at" else query.get(name, "")
+        fixed = {"placeholder": placeholder, "autocomplete": "off"}
+        return ui.field(visit, label, name, value, **fixed, **attributes)
 
+    count = query.get("count", _COUNT)
     return el(
         "form",
-        el("input", type="hidden", name="namespace", value=query["namespace"])
-        if "namespace" in query
-        else None,
-        select("Partition", "partition", partitions, query.get("partition", "")),
-        select("From", "from", _FROM, chosen),
-        text_field("At", "at", "2026-01-31T12:00, -15min", at),
+        ui.hidden("namespace", query["namespace"]) if "namespace" in query else None,
+        ui.select(visit, "Partition", "partition", partitions, query.get("partition", "")),
+        ui.select(visit, "From", "from", _FROM, chosen),
+        text_field("At", "at", "2026-01-31T12:00, -15min"),
         text_field("Until", "until", "the end; or as At"),
         text_field("Find text", "find", "in body, key, properties"),
         text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
-        field(
-            "How many", "count", query.get("count", _COUNT), type_="number", min=1, max=COUNT_MAX
-        ),
-        el("button", "Show", type="submit", class_="primary"),
+        ui.number(visit, "How many", "count", count, least=1, most=COUNT_MAX),
+        ui.submit("Show"),
         method="get",
-        action=visit.link("hubs", visit.hub, "events").partition("?")[0],
+        action=path("hubs", visit.words["hub"], "events"),
         class_="form",
         id="explorer",
     )
@@ -196,29 +183,17 @@ def _guess_start(visit: PageRequest, text: str) -> str:
 
 def _bar(visit: PageRequest, hub: str, shown_page: EventPage) -> Html:
     stream = visit.link("hubs", hub, "events", "stream")
-    same = {
-        name: value
-        for name, value in visit.query.items()
-        if name in ("partition", "count", "until") and value
-    }
-
-    def turn(text: str, kind: str, numbers: dict[str, int]) -> Html | None:
-        if not numbers:
-            return None
-        to = {**same, "from": kind, "at": format_numbers(numbers)}
-        return el("a", text, href=visit.link("hubs", hub, "events", **to), class_="button")
-
+    same = {name: visit.query.get(name) or None for name in ("partition", "count", "until")}
+    turns = (("← Older", "before", shown_page.older), ("Newer →", "after", shown_page.newer))
+    links = []
+    for text, kind, numbers in turns:
+        to = visit.link("hubs", hub, "events", **same, from_=kind, at=format_numbers(numbers))
+        links.append(el("a", text, href=to, class_="button") if numbers else None)
     return el(
         "div",
         el("button", "Live tail", type="button", data_tail=stream, id="tail"),
         el("button", "Stop", type="button", id="stop", hidden=True),
-        el(
-            "span",
-            turn("← Older", "before", shown_page.older),
-            turn("Newer →", "after", shown_page.newer),
-            id="turn",
-            class_="row",
-        ),
+        el("span", *links, id="turn", class_="row"),
         el("span", aria_live="polite", id="progress", class_="soft"),
         class_="row",
     )
@@ -284,51 +259,44 @@ def _pairs(event: EventView, attribute: str) -> list[tuple[str, str]]:
 
 
 async def event_page(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     event = await _read_event(visit)
     content, note = event.read_body(body_view.UNPACKED_MAX)
     view = visit.query.get("as", "")
     view = view if view in body_view.VIEWS else body_view.best_view(content)
     here = ("hubs", hub.name, "events", event.partition, str(event.sequence_number))
+    views = [
+        el(
+            "a",
+            label,
+            href=visit.link(*here, as_=key),
+            aria_current="true" if key == view else None,
+        )
+        for key, label in body_view.VIEWS.items()
+    ]
+    download = el("a", "Download", href=visit.link(*here, "body"), class_="button small")
+    shown_as = el("nav", *views, class_="ranges", aria_label="Shown as")
+    address = str(visit.request.base_url).rstrip("/") + visit.link(*here)
     return await page(
         visit,
         f"Event {event.partition}/{event.sequence_number}",
         _neighbors(visit, hub.name, event),
         el(
             "div",
-            card("Event", _event_facts(event)),
-            card("Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")),
+            ui.card("Event", _event_facts(event)),
+            ui.card(
+                "Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")
+            ),
             class_="columns",
         ),
-        card(
+        ui.card(
             "Body",
             el("p", note) if note else None,
             el("pre", body_view.format_body(content, view), class_="body-view", id="body"),
-            aside=el(
-                "div",
-                el(
-                    "nav",
-                    *(
-                        el(
-                            "a",
-                            label,
-                            href=visit.link(*here, as_=key),
-                            aria_current="true" if key == view else None,
-                        )
-                        for key, label in body_view.VIEWS.items()
-                    ),
-                    class_="ranges",
-                    aria_label="Shown as",
-                ),
-                el("a", "Download", href=visit.link(*here, "body"), class_="button small"),
-                class_="row",
-            ),
+            aside=el("div", shown_as, download, class_="row"),
         ),
-        card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
-        card(
-            "Link to this event", code(str(visit.request.base_url).rstrip("/") + visit.link(*here))
-        ),
-        active="hubs",
+        ui.card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
+        ui.card("Link to this event", ui.code(address)),
         hub=hub.name,
         tab="events",
     )
@@ -336,14 +304,13 @@ async def event_page(visit: PageRequest) -> Response:
 
 async def _read_event(visit: PageRequest) -> EventView:
     number, partition = visit.words["number"], visit.words["partition"]
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     if not (partition.isascii() and partition.isdigit() and int(partition) < hub.partition_count):
         raise NotFound(f"There is no partition '{partition[:20]}'.")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         raise NotFound(f"'{number[:40]}' is not a sequence number.")
-    event = await visit.portal.events.event(
-        visit.namespace, hub.name, partition, int(number), mask=visit.mask
-    )
+    source = EventSource(visit.namespace, hub.name, [partition], visit.mask)
+    event = await visit.portal.events.event(source, int(number))
     if event is None:
         raise NotFound(
             f"Event {number} of partition {partition} does not exist yet or is no longer retained."
@@ -352,18 +319,15 @@ async def _read_event(visit: PageRequest) -> EventView:
 
 
 def _neighbors(visit: PageRequest, hub: str, event: EventView) -> Html:
-    number, partition = event.sequence_number, event.partition
-    base = ("hubs", hub, "events", partition)
-    around = visit.link("hubs", hub, "events", partition=partition, from_="sequence", at=number)
-    return el(
-        "p",
-        el("a", "← Previous", href=visit.link(*base, str(number - 1)), class_="button small")
-        if number > 0
-        else None,
-        el("a", "Next →", href=visit.link(*base, str(number + 1)), class_="button small"),
-        el("a", "In the list", href=around, class_="button small"),
-        class_="row",
-    )
+    sequence, partition = event.sequence_number, event.partition
+    base = ("hubs", hub, "events")
+    links = {
+        "← Previous": visit.link(*base, partition, str(sequence - 1)) if sequence > 0 else None,
+        "Next →": visit.link(*base, partition, str(sequence + 1)),
+        "In the list": visit.link(*base, partition=partition, from_="sequence", at=sequence),
+    }
+    shown = [el("a", text, href=to, class_="button small") for text, to in links.items() if to]
+    return el("p", *shown, class_="row")
 
 
 def _event_facts(event: EventView) -> Html:
@@ -377,21 +341,14 @@ def _event_facts(event: EventView) -> Html:
         ("Body type", event.body_type),
     ]
     fields = dict(_pairs(event, "fields"))
-    for label, name in (
-        ("Content type", "content-type"),
-        ("Message id", "message-id"),
-        ("Correlation id", "correlation-id"),
-    ):
-        if name in fields:
-            pairs.append((label, fields[name]))
-    return facts(pairs)
+    names = ("content-type", "message-id", "correlation-id")
+    shown = [(name.replace("-", " ").capitalize(), name) for name in names if name in fields]
+    return ui.facts([*pairs, *((label, fields[name]) for label, name in shown)])
 
 
 def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
-    rows = [
-        (el("span", name, class_="mono"), el("span", value, class_="mono")) for name, value in pairs
-    ]
-    return table(("Name", "Value"), rows, empty=empty)
+    rows = [(ui.mono(name), ui.mono(value)) for name, value in pairs]
+    return ui.table(("Name", "Value"), rows, empty=empty)
 
 
 async def event_body(visit: PageRequest) -> Response:
@@ -407,18 +364,11 @@ async def event_body(visit: PageRequest) -> Response:
 
 async def stream(visit: PageRequest) -> Response:
     """Server-sent events: rows as lists of texts, which the script shows as text."""
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
     follow = visit.query.get("follow") == "1"
     parsed = await _parse_address(visit)
-    search = visit.portal.events.stream(
-        visit.namespace,
-        hub.name,
-        parsed.partitions,
-        LATEST if follow else parsed.search_query,
-        parsed.is_match,
-        follow=follow,
-        mask=visit.mask,
-    )
+    query = LATEST if follow else parsed.search_query
+    search = visit.portal.events.stream(parsed.source, query, parsed.is_match, follow=follow)
+    hub = parsed.source.hub
 
     async def lines() -> AsyncGenerator[bytes, None]:
         async with aclosing(search) as steps:
@@ -427,7 +377,7 @@ async def stream(visit: PageRequest) -> Response:
                 async for step in steps:
                     rows = [
                         [
-                            _event_link(visit, hub.name, event),
+                            _event_link(visit, hub, event),
                             *map(escape_invisible, _row_texts(event)),
                         ]
                         for event in step.events
@@ -442,15 +392,13 @@ async def stream(visit: PageRequest) -> Response:
 
 async def download(visit: PageRequest) -> Response:
     """The events of the page, or all matches of the search, as a file."""
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
     parsed = await _parse_address(visit)
-    browser = visit.portal.events
-    where = (visit.namespace, hub.name, parsed.partitions)
+    browser, source = visit.portal.events, parsed.source
     if parsed.is_match is None:
-        events = (await browser.page(*where, parsed.query, parsed.count, mask=visit.mask)).events
+        events = (await browser.page(source, parsed.query, parsed.count)).events
     else:
-        events = await browser.search(*where, parsed.search_query, parsed.is_match, mask=visit.mask)
-    return download_response(events, hub.name, visit.query.get("format", ""))
+        events = await browser.search(source, parsed.search_query, parsed.is_match)
+    return download_response(events, source.hub, visit.query.get("format", ""))
 
 
 ROUTES = (

@@ -15,23 +15,7 @@ from penstock.formats.quantities import (
     format_plural,
     format_size,
 )
-from penstock.model.errors import ArgumentError
-from penstock.portal.components import (
-    badge,
-    card,
-    chart,
-    delete_box,
-    field,
-    form,
-    history,
-    live_element,
-    ranges,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -45,41 +29,32 @@ _HEADS = (
 
 
 async def group_list(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
-    namespace = visit.namespace
-    rows = await visit.backend.lag(namespace, hub.name)
-    groups = await visit.backend.groups(namespace, hub.name)
-    series = await history(visit, hub.name, ("lag_events",))
+    hub = await visit.hub()
+    groups = await visit.backend.groups(visit.namespace, hub.name)
+    series = await ui.history(visit, hub.name, ("lag_events",))
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
+    for row in await visit.backend.lag(visit.namespace, hub.name):
         by_group[row["group"]].append(row)
-    lines: Any = series.get("lag_by_group") or {}
-    at_ms: Any = series["at_ms"]
+    lag_chart = ui.chart(
+        series,
+        "Behind the newest event",
+        series.get("lag_by_group") or {},
+        "events, by consumer group",
+        empty="No group has a checkpoint here or a reader connected.",
+    )
+    cards = [
+        _group_card(visit, hub.name, group.name, group.user_metadata, by_group[group.name])
+        for group in groups
+    ]
     return await page(
         visit,
         "Consumer groups",
-        live_element(
-            "lag-chart",
-            chart(
-                "Behind the newest event",
-                at_ms,
-                lines,
-                unit="events, by consumer group",
-                empty="No group has a checkpoint here or a reader connected.",
-            ),
-            tag="section",
-        ),
-        *(
-            _group_card(
-                visit, hub.name, group.name, group.user_metadata, by_group.get(group.name, [])
-            )
-            for group in groups
-        ),
+        ui.live_element("lag-chart", lag_chart, tag="section"),
+        *cards,
         _create_form(visit, hub.name) if visit.may(PortalRole.OPERATOR) else None,
-        active="hubs",
         hub=hub.name,
         tab="groups",
-        aside=ranges(visit, "hubs", hub.name, "groups"),
+        aside=ui.ranges(visit, "hubs", hub.name, "groups"),
     )
 
 
@@ -91,19 +66,19 @@ def _group_card(
     late = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
     owners = {row["owner"] for row in rows if row["owner"]}
     readers = sum(row["readers"] for row in rows)
-    state = badge("read", "good") if readers else badge("nobody reads", "warn")
-    head = tiles(
-        tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
-        tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
-        tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
+    state = ui.badge("read", "good") if readers else ui.badge("nobody reads", "warn")
+    head = ui.tiles(
+        ui.tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
+        ui.tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
+        ui.tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
     )
     now_ms = visit.portal.clock.now_ms()
     cells = [
         (
             row["partition"],
-            format_integer(row["last_sequence_number"])
-            if row["last_sequence_number"] >= 0
-            else "–",
+            format_integer(
+                row["last_sequence_number"] if row["last_sequence_number"] >= 0 else None
+            ),
             format_integer(row["checkpoint_sequence_number"]),
             format_integer(row["lag_events"]),
             format_duration(row["lag_seconds"]),
@@ -115,11 +90,11 @@ def _group_card(
         )
         for row in rows
     ]
-    shown = table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
-    return card(
+    shown = ui.table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
+    return ui.card(
         name,
         el("p", metadata) if metadata else None,
-        live_element(f"group-{key}", head, shown),
+        ui.live_element(f"group-{key}", head, shown),
         _acts(visit, hub, name, rows) if visit.may(PortalRole.OPERATOR) else None,
         aside=state,
         id_=f"group-{key}",
@@ -128,104 +103,77 @@ def _group_card(
 
 def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -> Html:
     partitions = {"": "all partitions"} | {row["partition"]: row["partition"] for row in rows}
-    seek = el(
-        "details",
-        el("summary", "Move its checkpoints…"),
-        form(
-            visit,
-            visit.link("hubs", hub, "groups", name, "seek"),
-            el(
-                "p",
-                "Checkpoints that the service keeps are moved; a group that reads is refused, "
-                "unless forced.",
-            ),
-            field(
-                "To",
-                "to",
-                visit.form_value("to", "earliest"),
-                required=True,
-                help_="earliest, latest, a sequence number, or a time (UTC)",
-            ),
-            select("Partition", "partition", partitions, visit.form_value("partition")),
-            submit("Preview", name="dry_run", value="yes"),
-            el("button", "Move", type="submit", name="dry_run", value=""),
-            el("button", "Move by force", type="submit", name="force", value="yes"),
-        ),
+    note = (
+        "Checkpoints that the service keeps are moved; a group that reads is refused, unless "
+        "forced."
     )
-    if name == DEFAULT:
-        return seek
+    positions = "earliest, latest, a sequence number, or a time (UTC)"
+    seek = ui.form(
+        visit,
+        visit.link("hubs", hub, "groups", name, "seek"),
+        el("p", note),
+        ui.field(visit, "To", "to", "earliest", required=True, help_=positions),
+        ui.select(visit, "Partition", "partition", partitions),
+        ui.submit("Preview", name="dry_run", value="yes"),
+        ui.submit("Move", None, name="dry_run", value=""),
+        ui.submit("Move by force", None, name="force", value="yes"),
+    )
+    delete = ui.delete_box(
+        visit,
+        visit.link("hubs", hub, "groups", name, "delete"),
+        "consumer group",
+        name,
+        "Its checkpoints go with it; its readers are cut off.",
+    )
     return el(
         "div",
-        seek,
-        delete_box(
-            visit,
-            visit.link("hubs", hub, "groups", name, "delete"),
-            "consumer group",
-            name,
-            "Its checkpoints go with it; its readers are cut off.",
-        ),
+        el("details", el("summary", "Move its checkpoints…"), seek),
+        None if name == DEFAULT else delete,
     )
 
 
 def _create_form(visit: PageRequest, hub: str) -> Html:
-    return card(
-        "Create a consumer group",
-        form(
-            visit,
-            visit.link("hubs", hub, "groups"),
-            field(
-                "Name",
-                "name",
-                visit.form_value("name"),
-                required=True,
-                maxlength=50,
-                autocomplete="off",
-            ),
-            field("User metadata", "metadata", visit.form_value("metadata"), maxlength=1024),
-            submit("Create consumer group"),
-        ),
-        id_="create",
+    create = ui.form(
+        visit,
+        visit.link("hubs", hub, "groups"),
+        ui.name_field(visit, maxlength=50),
+        ui.field(visit, "User metadata", "metadata", maxlength=1024),
+        ui.submit("Create consumer group"),
     )
+    return ui.card("Create a consumer group", create, id_="create")
 
 
 async def create(visit: PageRequest) -> Response:
-    name, metadata = visit.form.get("name", "").strip(), visit.form.get("metadata", "")
-    hub = visit.hub
-    await visit.backend.act(
-        visit.session,
-        lambda client: client.put_group(visit.namespace, hub, name, user_metadata=metadata or None),
+    name, hub = visit.text("name"), visit.words["hub"]
+    metadata = visit.form.get("metadata") or None
+    await visit.act(
+        lambda client: client.put_group(visit.namespace, hub, name, user_metadata=metadata)
     )
-    raise ActionCompleted(
-        visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is there."
-    )
+    text = f"The consumer group '{name}' is there."
+    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
 
 
 async def delete(visit: PageRequest) -> Response:
-    name, hub = visit.words["group"], visit.hub
-    if visit.form.get("confirm") != name:
-        raise ArgumentError(f"Type '{name}' to delete it: nothing was deleted.")
-    await visit.backend.act(
-        visit.session, lambda client: client.delete_group(visit.namespace, hub, name)
-    )
-    raise ActionCompleted(
-        visit.link("hubs", hub, "groups"), f"The consumer group '{name}' is deleted."
-    )
+    name, hub = visit.words["group"], visit.words["hub"]
+    visit.check_typed(name)
+    await visit.act(lambda client: client.delete_group(visit.namespace, hub, name))
+    text = f"The consumer group '{name}' is deleted."
+    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
 
 
 async def seek(visit: PageRequest) -> Response:
-    name, hub, values = visit.words["group"], visit.hub, visit.form
-    dry_run = values.get("dry_run") == "yes"
-    moved = await visit.backend.act(
-        visit.session,
+    name, hub = visit.words["group"], visit.words["hub"]
+    dry_run = visit.text("dry_run") == "yes"
+    moved = await visit.act(
         lambda client: client.seek(
             visit.namespace,
             hub,
             name,
-            values.get("to", "").strip(),
-            partition=values.get("partition") or None,
+            visit.text("to"),
+            partition=visit.text("partition") or None,
             dry_run=dry_run,
-            force=values.get("force") == "yes",
-        ),
+            force=visit.text("force") == "yes",
+        )
     )
     parts = [
         f"partition {each['partition']}: {_format_optional(each['from_sequence_number'])} → "
@@ -233,9 +181,8 @@ async def seek(visit: PageRequest) -> Response:
         for each in moved[:32]
     ]
     word = "It would be moved" if dry_run else "Moved"
-    raise ActionCompleted(
-        visit.link("hubs", hub, "groups"), f"{word} ({name}): {'; '.join(parts) or 'nothing'}."
-    )
+    text = f"{word} ({name}): {'; '.join(parts) or 'nothing'}."
+    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
 
 
 def _format_optional(value: int | None) -> str:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from penstock.formats.quantities import format_integer
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import card, delete_box, field, form, select, submit, table
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
@@ -33,74 +33,50 @@ async def namespace_list(visit: PageRequest) -> Response:
             )
         )
     heads = (
-        "Name",
-        "Tier",
-        "Limits",
-        "Units",
-        "Auto-inflate up to",
-        "Event hubs",
-        "Created",
-        "Tags",
-    )
+        "Name", "Tier", "Limits", "Units", "Auto-inflate up to", "Event hubs", "Created", "Tags",
+    )  # fmt: skip
     return await page(
         visit,
         "Namespaces",
-        card("", table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
+        ui.card("", ui.table(heads, rows, empty="There is none.", numbers=(3, 4, 5))),
         _forms(visit) if visit.may(PortalRole.ADMIN) else None,
         active="namespaces",
     )
 
 
 def _forms(visit: PageRequest) -> Html:
+    name = ui.name_field(
+        visit, minlength=6, maxlength=50, help_="6 to 50 letters, digits and hyphens"
+    )
+    tier = ui.select(visit, "Tier", "sku", _SKUS, "Standard")
+    delete = ui.delete_box(
+        visit,
+        visit.link("namespaces", "delete"),
+        "namespace",
+        visit.namespace,
+        "All its event hubs and their events go with it, and cannot be brought back.",
+    )
+    note = f"{visit.namespace} is in view; another one can be chosen at the top."
+    create = ui.form(visit, visit.link("namespaces"), name, tier, ui.submit("Create namespace"))
     return el(
         "div",
-        card(
-            "Create a namespace",
-            form(
-                visit,
-                visit.link("namespaces"),
-                field(
-                    "Name",
-                    "name",
-                    visit.form_value("name"),
-                    required=True,
-                    minlength=6,
-                    maxlength=50,
-                    autocomplete="off",
-                    help_="6 to 50 letters, digits and hyphens",
-                ),
-                select("Tier", "sku", _SKUS, visit.form_value("sku", "Standard")),
-                submit("Create namespace"),
-            ),
-        ),
-        card(
-            "This namespace",
-            el("p", f"{visit.namespace} is in view; another one can be chosen at the top."),
-            delete_box(
-                visit,
-                visit.link("namespaces", "delete"),
-                "namespace",
-                visit.namespace,
-                "All its event hubs and their events go with it, and cannot be brought back.",
-            ),
-        ),
+        ui.card("Create a namespace", create),
+        ui.card("This namespace", el("p", note), delete),
         class_="columns",
     )
 
 
 async def create(visit: PageRequest) -> Response:
-    name = visit.form.get("name", "").strip()
+    name, sku = visit.text("name"), visit.form.get("sku", "Standard")
     if any(each.name.casefold() == name.casefold() for each in await visit.backend.namespaces()):
         raise ArgumentError(f"There is a namespace '{name}' already.")
-    sku = visit.form.get("sku", "Standard")
-    await visit.backend.act(visit.session, lambda client: client.put_namespace(name, sku=sku))
+    await visit.act(lambda client: client.put_namespace(name, sku=sku))
     raise ActionCompleted(path("", namespace=name), f"The namespace '{name}' is created.")
 
 
 async def delete(visit: PageRequest) -> Response:
-    if visit.form.get("confirm") != visit.namespace:
-        raise ArgumentError(f"Type '{visit.namespace}' to delete it: nothing was deleted.")
-    await visit.backend.act(visit.session, lambda client: client.delete_namespace(visit.namespace))
+    visit.check_typed(visit.namespace)
+    await visit.act(lambda client: client.delete_namespace(visit.namespace))
     raise ActionCompleted("/namespaces", f"The namespace '{visit.namespace}' is deleted.")
 
 

@@ -21,26 +21,11 @@ from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT
 from penstock.model.usage import PriceList, Usage
-from penstock.portal.components import (
-    card,
-    chart,
-    check,
-    field,
-    form,
-    history,
-    live_element,
-    per_second,
-    ranges,
-    select,
-    submit,
-    table,
-    tile,
-    tiles,
-)
+from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.pages.overview import lately, rate
+from penstock.portal.pages.overview import current_namespace, lately, rate, throttled_tile
 from penstock.portal.users import PortalRole
 
 _KINDS = {"throughput-units": "throughput units", "partitions": "partitions of an event hub"}
@@ -48,181 +33,100 @@ _HOUR_MS = 3_600_000
 _HOURS_A_MONTH = 730  # as Azure reckons
 _HOURS_SHOWN = 48
 _CHARTED = (
-    "incoming_bytes",
-    "incoming_messages",
-    "outgoing_bytes",
-    "throttled_requests",
-    "throughput_units",
+    *("incoming_bytes", "incoming_messages", "outgoing_bytes"),
+    *("throttled_requests", "throughput_units"),
+)
+# What a unit allows per second: (label, metric, amount, how the amount is written).
+_ALLOWANCES = (
+    ("In", "incoming_bytes", limits.UNIT_INGRESS_BYTES_PER_S, format_size),
+    ("Events in", "incoming_messages", limits.UNIT_INGRESS_EVENTS_PER_S, format_count),
+    ("Out", "outgoing_bytes", limits.UNIT_EGRESS_BYTES_PER_S, format_size),
 )
 
 
 async def scale(visit: PageRequest) -> Response:
-    namespace = await _current_namespace(visit)
+    namespace = await current_namespace(visit)
     now = await lately(visit, None)
-    series = await history(visit, None, _CHARTED)
+    series = await ui.history(visit, None, _CHARTED)
     now_ms = visit.portal.clock.now_ms()
+    since_ms = now_ms - 31 * 24 * _HOUR_MS
     usage = await visit.backend.get_shared(
-        "usage",
-        lambda client: client.usage(since_ms=now_ms - 31 * 24 * _HOUR_MS),
-        ttl_ms=20_000,
+        "usage", lambda client: client.usage(since_ms=since_ms), ttl_ms=20_000
     )
     mine = [row for row in usage if row["namespace"].casefold() == namespace.name.casefold()]
     return await page(
         visit,
         "Scale",
-        live_element("usage", _tiles(namespace, now)),
+        ui.live_element("usage", _tiles(namespace, now)),
         _units_form(visit, namespace) if visit.may(PortalRole.OPERATOR) else None,
-        live_element("charts", _charts(namespace, series), tag="section"),
-        card("Bill", live_element("bill", *_bill(visit, mine))),
-        card("Ledger, the last hours (UTC)", live_element("ledger", _ledger(visit, mine))),
+        ui.live_element("charts", _charts(series), tag="section"),
+        ui.card("Bill", ui.live_element("bill", *_bill(visit, mine))),
+        ui.card("Ledger, the last hours (UTC)", ui.live_element("ledger", _ledger(mine))),
         await _grants(visit),
         active="scale",
-        aside=ranges(visit, "scale"),
+        aside=ui.ranges(visit, "scale"),
     )
-
-
-async def _current_namespace(visit: PageRequest) -> NamespaceResource:
-    found = await visit.backend.namespaces()
-    return next(each for each in found if each.name == visit.namespace)
 
 
 def _tiles(namespace: NamespaceResource, now: dict[str, Any]) -> Html:
     units = namespace.capacity
-    throttled = sum(value or 0 for value in now["values"].get("throttled_requests", []))
-    bounds = (
-        ("In", rate(now, "incoming_bytes"), units * limits.UNIT_INGRESS_BYTES_PER_S, format_size),
-        (
-            "Events in",
-            rate(now, "incoming_messages"),
-            units * limits.UNIT_INGRESS_EVENTS_PER_S,
-            format_count,
-        ),
-        ("Out", rate(now, "outgoing_bytes"), units * limits.UNIT_EGRESS_BYTES_PER_S, format_size),
-    )
-    made = [
-        tile(
-            "Units",
-            "unlimited" if namespace.unlimited else format_integer(units),
-            "counted, not enforced" if namespace.unlimited else namespace.sku.name,
-        )
-    ]
-    for label, used, bound, text in bounds:
+    shown = [ui.tile("Units", format_integer(units), namespace.sku.name)]
+    if namespace.unlimited:
+        shown = [ui.tile("Units", "unlimited", "counted, not enforced")]
+    for label, metric, allowance, text in _ALLOWANCES:
+        used = rate(now, metric)
         if namespace.unlimited:
-            made.append(
-                tile(label, f"{text(used)}/s", f"{_units_needed(used, bound, units)} units' worth")
-            )
+            needed = f"{used / allowance:.1f}" if used else "0"
+            shown.append(ui.tile(label, f"{text(used)}/s", f"{needed} units' worth"))
             continue
-        share = 0.0 if used is None else 100 * used / bound
-        made.append(
-            tile(
-                label,
-                f"{share:.0f} %",
-                f"{text(used)}/s of {text(bound)}/s",
-                tone="bad" if share >= 95 else "warn" if share >= 75 else "good",
-            )
-        )
-    made.append(
-        tile(
-            "Throttled",
-            format_integer(throttled),
-            "in the last minute",
-            tone="bad" if throttled else "good",
-        )
-    )
-    return tiles(*made)
-
-
-def _units_needed(used: float | None, bound: int, units: int) -> str:
-    return "0" if not used else f"{used / (bound / units):.1f}"
+        share = 100 * (used or 0) / (units * allowance)
+        note = f"{text(used)}/s of {text(units * allowance)}/s"
+        tone = "bad" if share >= 95 else "warn" if share >= 75 else "good"
+        shown.append(ui.tile(label, f"{share:.0f} %", note, tone=tone))
+    return ui.tiles(*shown, throttled_tile(now))
 
 
 def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
-    most = max(limits.THROUGHPUT_UNITS_MAX, namespace.capacity)
-    value = visit.form_value("units", min(namespace.capacity, most))
-    return card(
-        "Throughput units",
-        form(
-            visit,
-            visit.link("scale"),
-            el(
-                "div",
-                el("label", "Units ", el("strong", value, data_shows="f-units"), for_="f-units"),
-                el(
-                    "input",
-                    id="f-units",
-                    name="units",
-                    type="range",
-                    min=1,
-                    max=limits.THROUGHPUT_UNITS_MAX,
-                    value=value,
-                ),
-                el("small", "each 1 MB/s or 1000 events/s in, and 2 MB/s out"),
-                class_="field",
-            ),
-            field(
-                "Or exactly",
-                "exact_units",
-                visit.form_value("exact_units"),
-                type_="number",
-                min=1,
-                help_=UNITS_TEXT + "; beyond 20 a grant is needed",
-            ),
-            field(
-                "Auto-inflate up to",
-                "maximum",
-                visit.form_value("maximum", namespace.maximum_units),
-                type_="number",
-                min=0,
-                help_="0: off. Units are raised when they are used up, and never lowered.",
-            ),
-            check("Unlimited", "unlimited", namespace.unlimited, help_="counted, not enforced"),
-            submit("Save"),
+    value = visit.form_value("units", namespace.capacity)
+    most = limits.THROUGHPUT_UNITS_MAX
+    slider = el("input", id="f-units", name="units", type="range", min=1, max=most, value=value)
+    maximum = namespace.maximum_units
+    maximum_help = "0: off. Units are raised when they are used up, and never lowered."
+    exact_help = UNITS_TEXT + "; beyond 20 a grant is needed"
+    fields = (
+        el(
+            "div",
+            el("label", "Units ", el("strong", value, data_shows="f-units"), for_="f-units"),
+            slider,
+            el("small", "each 1 MB/s or 1000 events/s in, and 2 MB/s out"),
+            class_="field",
         ),
+        ui.number(visit, "Or exactly", "exact_units", least=1, help_=exact_help),
+        ui.number(visit, "Auto-inflate up to", "maximum", maximum, least=0, help_=maximum_help),
+        ui.check("Unlimited", "unlimited", namespace.unlimited, help_="counted, not enforced"),
+        ui.submit("Save"),
     )
+    return ui.card("Throughput units", ui.form(visit, visit.link("scale"), *fields))
 
 
-def _charts(namespace: NamespaceResource, series: dict[str, Any]) -> Html:
-    values, at_ms, step_ms = series["values"], series["at_ms"], series["step_ms"]
-    held = values.get("throughput_units", [])
+def _charts(series: dict[str, Any]) -> Html:
+    held = series["values"].get("throughput_units", [])
 
-    def bound(each: int) -> dict[str, list[float | None]]:
-        if all(number is None for number in held):
-            return {}
-        return {"limit": [None if number is None else number * each for number in held]}
+    def lines(name: str, index: int) -> dict[str, list[float | None]]:
+        _, metric, allowance, _ = _ALLOWANCES[index]
+        measured = {name: ui.per_second(series, metric)}
+        if all(units is None for units in held):
+            return measured
+        bounds = [None if units is None else units * allowance for units in held]
+        return measured | {"limit": bounds}
 
+    throttled = {"throttled": series["values"]["throttled_requests"]}
     return el(
         "div",
-        chart(
-            "Bytes in",
-            at_ms,
-            {"in": per_second(series, "incoming_bytes")} | bound(limits.UNIT_INGRESS_BYTES_PER_S),
-            unit="a second",
-            step_ms=step_ms,
-            bytes_=True,
-        ),
-        chart(
-            "Events in",
-            at_ms,
-            {"in": per_second(series, "incoming_messages")}
-            | bound(limits.UNIT_INGRESS_EVENTS_PER_S),
-            unit="a second",
-            step_ms=step_ms,
-        ),
-        chart(
-            "Bytes out",
-            at_ms,
-            {"out": per_second(series, "outgoing_bytes")} | bound(limits.UNIT_EGRESS_BYTES_PER_S),
-            unit="a second",
-            step_ms=step_ms,
-            bytes_=True,
-        ),
-        chart(
-            "Throttled requests",
-            at_ms,
-            {"throttled": values["throttled_requests"]},
-            unit="in each step",
-            step_ms=step_ms,
-        ),
+        ui.chart(series, "Bytes in", lines("in", 0), "a second", bytes_=True),
+        ui.chart(series, "Events in", lines("in", 1), "a second"),
+        ui.chart(series, "Bytes out", lines("out", 2), "a second", bytes_=True),
+        ui.chart(series, "Throttled requests", throttled, "in each step"),
         class_="columns",
     )
 
@@ -230,80 +134,67 @@ def _charts(namespace: NamespaceResource, series: dict[str, Any]) -> Html:
 # --- the bill -------------------------------------------------------------------------------------
 
 
-def cost(visit: PageRequest, row: dict[str, Any]) -> Decimal:
-    """The cost of one hour, by the configured price list."""
-    prices = visit.portal.settings.prices or PriceList()
-    usage = {name: row[name] for name in Usage.__struct_fields__ if name in row}
-    return prices.cost(Usage(**usage))
-
-
 def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
     now = datetime.fromtimestamp(visit.portal.clock.now_ms() / 1000, UTC)
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     month_ms = int(month.timestamp() * 1000)
     rows = [row for row in usage if row["hour_ms"] >= month_ms]
-    unit_hours = sum(row["units"] for row in rows)
-    events = sum(row["ingress_events"] for row in rows)
     recent = sorted(rows, key=lambda row: int(row["hour_ms"]))[-24:]
-    hourly = sum((cost(visit, row) for row in recent), Decimal(0)) / max(1, len(recent))
-    so_far = sum((cost(visit, row) for row in rows), Decimal(0))
     units_now = recent[-1]["units"] if recent else 1
-    made = [
-        tile(
-            "Unit hours this month",
-            format_integer(unit_hours),
-            f"in {format_plural(len(rows), 'hour')}",
-        ),
-        tile("Events this month", format_count(events), "in steps of 64 KB"),
-        tile(
-            "Unit hours, forecast",
-            format_integer(units_now * _HOURS_A_MONTH),
-            f"a month, at {format_plural(units_now, 'unit')}",
-        ),
+    unit_hours, forecast = sum(row["units"] for row in rows), units_now * _HOURS_A_MONTH
+    hours, units = format_plural(len(rows), "hour"), format_plural(units_now, "unit")
+    events = sum(row["ingress_events"] for row in rows)
+    shown = [
+        ui.tile("Unit hours this month", format_integer(unit_hours), f"in {hours}"),
+        ui.tile("Events this month", format_count(events), "in steps of 64 KB"),
+        ui.tile("Unit hours, forecast", format_integer(forecast), f"a month, at {units}"),
     ]
     prices = visit.portal.settings.prices
-    note = el(
-        "p",
-        "Prices are not configured: a [prices] table of the configuration turns this into money.",
-        class_="empty",
-    )
+    note = "Prices are not configured: a [prices] table of the configuration turns this into money."
     if prices is not None:
-        currency = prices.currency
-        made += [
-            tile("Cost this month", _money(so_far, currency), "so far"),
-            tile(
-                "Cost, forecast",
-                _money(hourly * _HOURS_A_MONTH, currency),
-                "a month, like the last 24 hours",
-            ),
+        so_far = _money(_sum_cost(prices, rows), prices.currency)
+        hourly = _sum_cost(prices, recent) / max(1, len(recent))
+        month_cost = _money(hourly * _HOURS_A_MONTH, prices.currency)
+        shown += [
+            ui.tile("Cost this month", so_far, "so far"),
+            ui.tile("Cost, forecast", month_cost, "a month, like the last 24 hours"),
         ]
-        note = el("p", "By the price list of the configuration.", class_="empty")
-    return [tiles(*made), note]
+        note = "By the price list of the configuration."
+    return [ui.tiles(*shown), el("p", note, class_="empty")]
+
+
+def _sum_cost(prices: PriceList, rows: list[dict[str, Any]]) -> Decimal:
+    """The cost of the hours in `rows`."""
+    hours = [{name: row[name] for name in Usage.__struct_fields__ if name in row} for row in rows]
+    return sum((prices.cost(Usage(**hour)) for hour in hours), Decimal(0))
 
 
 def _money(amount: Decimal, currency: str) -> str:
     return f"{amount:.2f} {currency}".strip()
 
 
-def _ledger(visit: PageRequest, usage: list[dict[str, Any]]) -> Html:
+def _ledger(usage: list[dict[str, Any]]) -> Html:
     hours: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in usage:
         hours[row["hour_ms"]].append(row)
-    rows = []
-    for hour_ms in sorted(hours, reverse=True)[:_HOURS_SHOWN]:
-        of_hour = hours[hour_ms]
-        rows.append(
-            (
-                format_moment(hour_ms)[:16],
-                format_integer(max(row["units"] for row in of_hour)),
-                format_integer(sum(row["ingress_events"] for row in of_hour)),
-                format_size(sum(row["ingress_bytes"] for row in of_hour)),
-                format_size(sum(row["egress_bytes"] for row in of_hour)),
-                format_integer(sum(row["capture_hours"] for row in of_hour)),
-            )
+
+    def cells(hour_ms: int) -> tuple[str, ...]:
+        sums = {
+            name: sum(row[name] for row in hours[hour_ms])
+            for name in ("ingress_events", "ingress_bytes", "egress_bytes", "capture_hours")
+        }
+        return (
+            format_moment(hour_ms)[:16],
+            format_integer(max(row["units"] for row in hours[hour_ms])),
+            format_integer(sums["ingress_events"]),
+            format_size(sums["ingress_bytes"]),
+            format_size(sums["egress_bytes"]),
+            format_integer(sums["capture_hours"]),
         )
+
+    rows = [cells(hour_ms) for hour_ms in sorted(hours, reverse=True)[:_HOURS_SHOWN]]
     heads = ("Hour", "Units", "Events in", "In", "Out", "Capture hours")
-    return table(heads, rows, empty="Nothing was metered yet.", numbers=(1, 2, 3, 4, 5))
+    return ui.table(heads, rows, empty="Nothing was metered yet.", numbers=(1, 2, 3, 4, 5))
 
 
 # --- grants ---------------------------------------------------------------------------------------
@@ -314,54 +205,34 @@ async def _grants(visit: PageRequest) -> Html:
     found = await visit.backend.get_shared(
         ("grants", namespace), lambda client: client.grants(namespace), ttl_ms=10_000
     )
-    rows = []
-    for each in found:
-        withdraw = (
-            form(
-                visit,
-                visit.link("scale", "withdraw"),
-                el("input", type="hidden", name="kind", value=each["kind"]),
-                el("button", "Withdraw", type="submit", class_="danger small"),
-                class_="inline",
-            )
-            if visit.may(PortalRole.ADMIN)
-            else ""
+    is_admin = visit.may(PortalRole.ADMIN)
+    to = visit.link("scale", "withdraw")
+    rows = [
+        (
+            _KINDS.get(each["kind"], each["kind"]),
+            format_integer(each["value"]),
+            each["granted_by"],
+            format_moment(each["granted_ms"]),
+            each.get("note", ""),
+            ui.action_button(visit, to, "Withdraw", ui.hidden("kind", each["kind"]))
+            if is_admin
+            else "",
         )
-        rows.append(
-            (
-                _KINDS.get(each["kind"], each["kind"]),
-                format_integer(each["value"]),
-                each["granted_by"],
-                format_moment(each["granted_ms"]),
-                each.get("note", ""),
-                withdraw,
-            )
-        )
+        for each in found
+    ]
     heads = ("What", "Up to", "By", "When (UTC)", "Note", "")
-    grant_form = (
-        form(
-            visit,
-            visit.link("scale", "grant"),
-            select("What", "kind", _KINDS, visit.form_value("kind")),
-            field(
-                "Up to", "value", visit.form_value("value"), type_="number", min=1, required=True
-            ),
-            field(
-                "Reason",
-                "note",
-                visit.form_value("note"),
-                maxlength=limits.GRANT_NOTE_MAX,
-                required=True,
-            ),
-            submit("Grant"),
-        )
-        if visit.may(PortalRole.ADMIN)
-        else None
+    grant_form = ui.form(
+        visit,
+        visit.link("scale", "grant"),
+        ui.select(visit, "What", "kind", _KINDS),
+        ui.number(visit, "Up to", "value", least=1, required=True),
+        ui.field(visit, "Reason", "note", maxlength=limits.GRANT_NOTE_MAX, required=True),
+        ui.submit("Grant"),
     )
-    return card(
+    return ui.card(
         "Grants beyond the common limits",
-        table(heads, rows, empty="None was given.", numbers=(1,)),
-        grant_form,
+        ui.table(heads, rows, empty="None was given.", numbers=(1,)),
+        grant_form if is_admin else None,
     )
 
 
@@ -369,45 +240,32 @@ async def _grants(visit: PageRequest) -> Html:
 
 
 async def save(visit: PageRequest) -> Response:
-    values = visit.form
-    unlimited = values.get("unlimited") == "yes"
-    units = parse_form_integer(values.get("exact_units") or values.get("units", ""), "Units")
-    maximum = parse_form_integer(values.get("maximum") or "0", "Auto-inflate")
-    await visit.backend.act(
-        visit.session,
+    unlimited = visit.text("unlimited") == "yes"
+    units = visit.integer("exact_units" if visit.text("exact_units") else "units", "Units")
+    maximum = visit.integer("maximum", "Auto-inflate") if visit.text("maximum") else 0
+    await visit.act(
         lambda client: client.put_namespace(
             visit.namespace,
             units=None if unlimited else units,
             unlimited=unlimited,
             maximum_units=maximum,
-        ),
+        )
     )
     text = "unlimited" if unlimited else f"{units}"
     raise ActionCompleted(visit.link("scale"), f"The namespace has {text} throughput units now.")
 
 
 async def grant(visit: PageRequest) -> Response:
-    values = visit.form
-    kind, value = values.get("kind", ""), parse_form_integer(values.get("value", ""), "Up to")
-    if not values.get("note", "").strip():
+    kind, value, note = visit.text("kind"), visit.integer("value", "Up to"), visit.text("note")
+    if not note:
         raise ArgumentError("A grant needs a reason.")
-    await visit.backend.act(
-        visit.session,
-        lambda client: client.grant(visit.namespace, kind, value, note=values.get("note", "")),
-    )
+    await visit.act(lambda client: client.grant(visit.namespace, kind, value, note=note))
     raise ActionCompleted(visit.link("scale"), f"Granted: up to {value} {_KINDS.get(kind, kind)}.")
 
 
 async def withdraw(visit: PageRequest) -> Response:
-    kind = visit.form.get("kind", "")
-    await visit.backend.act(visit.session, lambda client: client.withdraw(visit.namespace, kind))
+    await visit.act(lambda client: client.withdraw(visit.namespace, visit.text("kind")))
     raise ActionCompleted(visit.link("scale"), "The grant is withdrawn.")
-
-
-def parse_form_integer(text: str, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise ArgumentError(f"{what}: '{text[:20]}' is no whole number.")
-    return int(text)
 
 
 ROUTES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import random
@@ -13,8 +14,7 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
-from penstock.portal.components import area, card, field, form, select, submit
-from penstock.portal.html import Html
+from penstock.portal import components as ui
 from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
 from penstock.portal.users import PortalRole
@@ -32,119 +32,76 @@ _SAMPLES = {
 
 
 async def send_page(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
+    hub = await visit.hub()
     partitions = {"": "by key, or in turn"} | {
         str(index): f"partition {index}" for index in range(hub.partition_count)
     }
-    return await page(
-        visit,
-        "Send",
-        card("Send events", _form(visit, hub.name, partitions)),
-        active="hubs",
-        hub=hub.name,
-        tab="send",
+    body, body_help = '{"message": "hello"}', "{n} becomes the event's number, from 1 on"
+    properties_help = "one a line, name=value; or a JSON object, whose numbers stay numbers"
+    repeat_help, interval_help = f"up to {REPEAT_MAX}", "0: as fast as it goes"
+    fields = (
+        ui.area(visit, "Body", "body", body, rows=6, help_=body_help),
+        ui.select(visit, "Or sample data", "sample", _SAMPLES),
+        ui.field(visit, "Content type", "content_type", placeholder="application/json"),
+        ui.field(visit, "Partition key", "partition_key", maxlength=128),
+        ui.select(visit, "Partition", "partition", partitions),
+        ui.area(visit, "Properties", "properties", rows=3, help_=properties_help),
+        ui.number(visit, "Repeat", "repeat", 1, least=1, most=REPEAT_MAX, help_=repeat_help),
+        ui.number(
+            visit,
+            *("Every (ms)", "interval", 0),
+            least=0,
+            most=_INTERVAL_MS_MAX,
+            help_=interval_help,
+        ),
+        ui.submit("Send"),
     )
-
-
-def _form(visit: PageRequest, hub: str, partitions: dict[str, str]) -> Html:
-    return form(
-        visit,
-        visit.link("hubs", hub, "send"),
-        area(
-            "Body",
-            "body",
-            visit.form_value("body", '{"message": "hello"}'),
-            rows=6,
-            help_="{n} becomes the event's number, from 1 on",
-        ),
-        select("Or sample data", "sample", _SAMPLES, visit.form_value("sample")),
-        field(
-            "Content type",
-            "content_type",
-            visit.form_value("content_type"),
-            placeholder="application/json",
-        ),
-        field("Partition key", "partition_key", visit.form_value("partition_key"), maxlength=128),
-        select("Partition", "partition", partitions, visit.form_value("partition")),
-        area(
-            "Properties",
-            "properties",
-            visit.form_value("properties"),
-            rows=3,
-            help_="one a line, name=value; or a JSON object, whose numbers stay numbers",
-        ),
-        field(
-            "Repeat",
-            "repeat",
-            visit.form_value("repeat", 1),
-            type_="number",
-            min=1,
-            max=REPEAT_MAX,
-            help_=f"up to {REPEAT_MAX}",
-        ),
-        field(
-            "Every (ms)",
-            "interval",
-            visit.form_value("interval", 0),
-            type_="number",
-            min=0,
-            max=_INTERVAL_MS_MAX,
-            help_="0: as fast as it goes",
-        ),
-        submit("Send"),
-    )
+    content = ui.form(visit, visit.link("hubs", hub.name, "send"), *fields)
+    return await page(visit, "Send", ui.card("Send events", content), hub=hub.name, tab="send")
 
 
 async def send(visit: PageRequest) -> Response:
-    hub = await visit.backend.hub(visit.namespace, visit.hub)
-    values = visit.form
-    repeat = parse_form_integer(values.get("repeat", "1"), 1, REPEAT_MAX, "Repeat")
-    interval_ms = parse_form_integer(values.get("interval", "0"), 0, _INTERVAL_MS_MAX, "Every")
+    hub = await visit.hub()
+    values = visit.form = {"repeat": "1", "interval": "0"} | visit.form
+    repeat = visit.integer("repeat", "Repeat", 1, REPEAT_MAX)
+    interval_ms = visit.integer("interval", "Every", 0, _INTERVAL_MS_MAX)
     if (repeat - 1) * interval_ms > _TOTAL_S_MAX * 1000:
         raise ArgumentError(
             f"{repeat} times every {interval_ms} ms takes longer than {_TOTAL_S_MAX} s: use "
             "`penstock send --repeat` for that."
         )
-    made = _events(values, visit.portal.clock)
+    events = itertools.islice(_events(values, visit.portal.clock), repeat)
     key, partition = values.get("partition_key") or None, values.get("partition") or None
     if key is not None and partition is not None:
         raise ArgumentError("A partition key and a partition exclude each other.")
     async with visit.portal.events.producer(visit.namespace, hub.name) as producer:
-        for number in range(repeat):
-            if interval_ms:
-                await _one(producer, next(made), partition, key)
-                if number + 1 < repeat:
+        if interval_ms:
+            for index, event in enumerate(events):
+                if index:
                     await asyncio.sleep(interval_ms / 1000)
-        if not interval_ms:
-            await _many(producer, made, repeat, partition, key)
+                await producer.send_event(event, partition_id=partition, partition_key=key)
+        else:
+            await _send_batches(producer, events, partition, key)
     to = visit.link("hubs", hub.name, "events", partition=partition, from_="latest")
     raise ActionCompleted(to, f"{repeat} {'event is' if repeat == 1 else 'events are'} stored.")
 
 
-async def _one(
-    producer: EventHubProducerClient, event: EventData, partition: str | None, key: str | None
-) -> None:
-    await producer.send_event(event, partition_id=partition, partition_key=key)
-
-
-async def _many(
+async def _send_batches(
     producer: EventHubProducerClient,
     events: Iterator[EventData],
-    count: int,
     partition: str | None,
     key: str | None,
 ) -> None:
     batch = await producer.create_batch(partition_id=partition, partition_key=key)
-    for _ in range(count):
-        event = next(events)
+    for event in events:
         if batch.try_add(event):
             continue
-        if len(batch) == 0:
-            raise ArgumentError("The event is larger than the service takes.")
-        await producer.send_batch(batch)
-        batch = await producer.create_batch(partition_id=partition, partition_key=key)
-        if not batch.try_add(event):
-            raise ArgumentError("The event is larger than the service takes.")
+        if len(batch):
+            await producer.send_batch(batch)
+            batch = await producer.create_batch(partition_id=partition, partition_key=key)
+            if batch.try_add(event):
+                continue
+        raise ArgumentError("The event is larger than the service takes.")
     await producer.send_batch(batch)
 
 
@@ -158,14 +115,11 @@ def _events(values: dict[str, str], clock: Clock) -> Iterator[EventData]:
         raise ArgumentError("There is no such sample.")
     content_type = values.get("content_type") or ("application/json" if sample else None)
 
-    def made() -> Iterator[EventData]:
-        number = 0
-        while True:
-            number += 1
-            text = _sample(sample, number, clock) if sample else body.replace("{n}", str(number))
-            yield EventData(text, properties=dict(properties) or None, content_type=content_type)
+    def event(index: int) -> EventData:
+        text = _sample(sample, index, clock) if sample else body.replace("{n}", str(index))
+        return EventData(text, properties=dict(properties) or None, content_type=content_type)
 
-    return made()
+    return map(event, itertools.count(1))
 
 
 def parse_properties(text: str) -> dict[str, object]:
@@ -212,12 +166,6 @@ def _sample(kind: str, number: int, clock: Clock) -> str:
             "at": at,
         }
     return json.dumps(record)
-
-
-def parse_form_integer(text: str, least: int, most: int, what: str) -> int:
-    if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
-        raise ArgumentError(f"{what} is '{text[:20]}': {least} to {most} are allowed.")
-    return int(text)
 
 
 ROUTES = (

@@ -41,9 +41,7 @@ def read(data: bytes) -> list[EventCopy]:
     return [event for events in _read_events(source, Path("x")) for event in events]
 
 
-def write(
-    *chunks: Columns, file_format: FileFormat = FileFormat.AVRO, deflate: bool = False
-) -> bytes:
+def write(*chunks: Columns, file_format: FileFormat = "avro", deflate: bool = False) -> bytes:
     target = io.BytesIO()
     writer = _open_writer(target, file_format, deflate=deflate)
     for chunk in chunks:
@@ -51,7 +49,7 @@ def write(
     return target.getvalue()
 
 
-@pytest.mark.parametrize("file_format", FileFormat)
+@pytest.mark.parametrize("file_format", ["avro", "jsonl"])
 @pytest.mark.parametrize("deflate", [False, True])
 def test_file_is_read_as_written(file_format: FileFormat, deflate: bool) -> None:
     chunks = (columns(key="k"), columns(body=b"\xff"))
