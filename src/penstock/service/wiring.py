@@ -319,13 +319,7 @@ class Penstock:
             portal=None if portal is None else portal.url,
         )
         self._endpoints = management_context.endpoints_of(facts, data.admin_tokens().tenant_id)
-        needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
-        roles = [role for role in needed if needed[role]]
-        process_tokens = ProcessTokens(data.path, tokens, self.clock, context.reads, roles)
-        with contextlib.suppress(OSError):  # a full disk: the first pass retries, and reports it
-            process_tokens.write()
-        self._stack.callback(process_tokens.remove)
-        self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
+        self._start_process_tokens(context, data, tokens)
         self._stack.push_async_callback(self._children.close)
         if portal is not None:
             child = portal_process.portal_child(settings, facts, portal, certificate.files, data)
@@ -335,6 +329,19 @@ class Penstock:
             "certificate reload", self._reload_certificate, certificates.RELOAD_INTERVAL_S
         )
         return facts
+
+    def _start_process_tokens(
+        self, context: AmqpContext, data: DataDirectory, tokens: ServiceTokens
+    ) -> None:
+        """Write the tokens of the portal and the capture job, and renew them."""
+        settings = self.settings
+        needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
+        roles = [role for role in needed if needed[role]]
+        process_tokens = ProcessTokens(data.path, tokens, self.clock, context.reads, roles)
+        with contextlib.suppress(OSError):  # a full disk: the first pass retries, and reports it
+            process_tokens.write()
+        self._stack.callback(process_tokens.remove)
+        self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
 
     def _prepare_certificate(self, data: DataDirectory) -> certificates.ReloadableCertificate:
         def prepare() -> certificates.Certificates:
