@@ -14,14 +14,16 @@ bounds the version of PySpark, and tests/unit/spark/test_pyspark_internals.py na
 
 from __future__ import annotations
 
+import importlib.abc
 import os
 import select
 import shlex
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 TASK_IDLE_S = 75.0  # for workers that run tasks: longer than the shortest capture window
 PLAN_IDLE_S = 15.0  # for workers that plan and commit, after several batches: more will follow
@@ -49,10 +51,18 @@ def write_python(folder: Path) -> Path:
     return script
 
 
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError("The capture job does without pandas.", name=name)
+
+
 def forget_pandas() -> None:
     """Make `import pandas` fail in this process. PySpark imports pandas if it is installed, which
     takes 40 MB in each process; the capture job does not use it."""
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # Python's way to forbid an import
+    sys.meta_path.insert(0, _NoPandas())
 
 
 class IdlePoller:
