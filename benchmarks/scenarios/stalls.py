@@ -79,7 +79,8 @@ class _Service:
 def _serving(data: Path, hubs: int, tell: Tell) -> Iterator[_Service]:
     tell(f"{hubs} hubs")
     process = subprocess.Popen(
-        [sys.executable, __file__, str(data), str(hubs)],
+        [sys.executable, "-m", "benchmarks.scenarios.stalls", str(data.absolute()), str(hubs)],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
