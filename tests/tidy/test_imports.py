@@ -48,7 +48,7 @@ WALLS = (
         for room in ("broker", "log", "catalog", "gateway")
     ),
     # The portal acts as its users do.
-    *(("portal", room, ()) for room in ("broker", "log", "catalog", "gateway")),
+    *(("portal", package, ()) for package in ("broker", "log", "catalog", "gateway")),
     ("portal", "auth", ("auth.sas",)),  # a user signs tokens with the keys of a policy
     ("portal", "management", ("management.client",)),
 )

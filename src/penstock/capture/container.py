@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TypeVar
 
+from penstock.kernels import encode_avro_long
 from penstock.model.errors import PenstockError
 
 MAGIC = b"Obj\x01"
@@ -55,21 +56,6 @@ class DamagedAvroFile(PenstockError):
     """A captured file is invalid."""
 
 
-def encode_long(value: int) -> bytes:
-    """Zigzag, seven bits a byte.
-
-    >>> encode_long(-1), encode_long(64)
-    (b'\\x01', b'\\x80\\x01')
-    """
-    remaining = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while remaining > 0x7F:
-        out.append(remaining & 0x7F | 0x80)
-        remaining >>= 7
-    out.append(remaining)
-    return bytes(out)
-
-
 def sync_marker(name: str) -> bytes:
     return hashlib.md5(name.encode(), usedforsecurity=False).digest()
 
@@ -78,13 +64,13 @@ def encode_header(sync: bytes, *, deflate: bool) -> bytes:
     assert len(sync) == SYNC_BYTES
     codec = b"deflate" if deflate else b"null"
     pairs = ((b"avro.codec", codec), (b"avro.schema", SCHEMA.encode()))
-    body = b"".join(encode_long(len(part)) + part for pair in pairs for part in pair)
-    return MAGIC + encode_long(len(pairs)) + body + encode_long(0) + sync
+    body = b"".join(encode_avro_long(len(part)) + part for pair in pairs for part in pair)
+    return MAGIC + encode_avro_long(len(pairs)) + body + encode_avro_long(0) + sync
 
 
 def encode_block_header(count: int, size: int) -> bytes:
     assert count > 0
-    return encode_long(count) + encode_long(size)
+    return encode_avro_long(count) + encode_avro_long(size)
 
 
 def deflate(records: bytes) -> bytes:

@@ -199,7 +199,9 @@ class Catalog:
                 f"the count is fixed at creation and cannot become {hub.partition_count}."
             )
         if hub.id != old.id:
-            raise NotAllowed(f"The event hub '{old.name}' keeps its id; delete it to make it anew.")
+            raise NotAllowed(
+                f"The event hub '{old.name}' keeps its id; delete and create it again."
+            )
         # The count is not checked again: the limits may have changed since the hub was created.
         validation.check_hub(hub)
         self._put(msgspec.structs.replace(hub, namespace=namespace.name, name=old.name))

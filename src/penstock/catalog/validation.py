@@ -23,8 +23,8 @@ from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceed
 from penstock.model.quotas import QuotaGrant, QuotaKind
 
 # In an address or an HTTPS path these words end the hub's name (protocol.md 4.1, 7.1), so no name
-# may go on with one: `hub/messages` is the hub's door for publishing, and a token for it is one
-# for the hub.
+# may go on with one: `hub/messages` is the path for publishing, and a token for it is one for
+# the hub.
 _WORDS_BELOW_HUB = frozenset(
     {"partitions", "consumergroups", "publishers", "publisher", "revokedpublishers", "messages"}
 )

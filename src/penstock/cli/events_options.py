@@ -65,17 +65,17 @@ class EventsEndpoint:
         self._ca_file = ca_file
 
     @functools.cached_property
-    def _found(self) -> tuple[str, str | None]:
+    def _string_and_ca_file(self) -> tuple[str, str | None]:
         return find_connection_string(self._given, self.data, self.context)
 
     @property
     def connection_string(self) -> str:
         """Raises NotFound when no service is known."""
-        return self._found[0]
+        return self._string_and_ca_file[0]
 
     @property
     def ca_file(self) -> str | None:
-        return self._found[1] if self._ca_file is None else str(self._ca_file)
+        return self._string_and_ca_file[1] if self._ca_file is None else str(self._ca_file)
 
     @property
     def is_given(self) -> bool:

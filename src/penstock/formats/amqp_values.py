@@ -30,6 +30,7 @@ from penstock.amqp.encoder import encode
 from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import SequenceBody, ValueBody, decode_message
 from penstock.formats.quantities import EPOCH, MILLISECOND
+from penstock.kernels import encode_avro_bytes, encode_avro_long
 from penstock.model.errors import PenstockError
 
 AvroValue = int | float | str | bytes
@@ -304,26 +305,6 @@ _DOTNET_TYPES: dict[str, Callable[[object], str | None]] = {
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
-
-
-def encode_avro_bytes(content: bytes) -> bytes:
-    """Avro's encoding of bytes and of the UTF-8 bytes of a string."""
-    return encode_avro_long(len(content)) + content
-
-
-def encode_avro_long(number: int) -> bytes:
-    """Zigzag encoding in groups of seven bits.
-
-    >>> encode_avro_long(-1), encode_avro_long(64)
-    (b'\\x01', b'\\x80\\x01')
-    """
-    remaining = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while remaining > 0x7F:
-        out.append(remaining & 0x7F | 0x80)
-        remaining >>= 7
-    out.append(remaining)
-    return bytes(out)
 
 
 # --- typed JSON -----------------------------------------------------------------------------------

@@ -18,8 +18,6 @@ from penstock.amqp.message import SequenceBody, ValueBody, decode_message
 from penstock.formats.amqp_values import (
     AvroValue,
     InvalidEvent,
-    encode_avro_bytes,
-    encode_avro_long,
     encode_avro_union,
     to_avro_union,
 )
@@ -43,7 +41,7 @@ from penstock.formats.event_sections import (
     own_annotations,
 )
 from penstock.formats.quantities import EPOCH, MILLISECOND
-from penstock.kernels import Columns
+from penstock.kernels import Columns, encode_avro_bytes, encode_avro_long
 from penstock.model.errors import ArgumentError
 
 _OWN = "penstock:"

@@ -1,1 +1,1 @@
-"""The doors: `amqp` and `http`. Each translates errors; neither knows the other."""
+"""The network endpoints: `amqp` and `http`. Each translates errors; neither imports the other."""

@@ -27,6 +27,8 @@ from __future__ import annotations
 import os
 
 from penstock.kernels._pure.arrow_columns import ArrowColumns, MapColumn, TextColumn
+from penstock.kernels._pure.avro_records import encode_bytes as encode_avro_bytes
+from penstock.kernels._pure.avro_records import encode_long as encode_avro_long
 from penstock.kernels._pure.columns import Columns
 from penstock.kernels._pure.publications import Publication, RefusedEvent
 from penstock.kernels._pure.transfer_frames import FramedDeliveries, StoredEvents
@@ -84,6 +86,8 @@ __all__ = [
     "append_event",
     "count_metered_events",
     "decode_events",
+    "encode_avro_bytes",
+    "encode_avro_long",
     "frame_events",
     "frame_run",
     "split_batch",

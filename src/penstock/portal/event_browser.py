@@ -172,7 +172,7 @@ class EventBrowser:
         return self._strings[namespace], options | {"eventhub_name": hub}
 
     async def _choose_group(self, namespace: str, hub: str) -> str:
-        """A group without an exclusive reader that has room for another reader.
+        """A group without an exclusive reader that accepts one more reader.
 
         `portal` comes first, then `$Default`, then any other. Raises ArgumentError.
         """

@@ -327,8 +327,8 @@ class PartitionChecker:
         if number == self._expected:
             self._expected += 1
         elif number > self._expected:
-            room = _MISSING_MAX - len(self._missing)
-            self._missing.update(range(self._expected, min(number, self._expected + room)))
+            most = _MISSING_MAX - len(self._missing)
+            self._missing.update(range(self._expected, min(number, self._expected + most)))
             self._expected = number + 1
         elif number in self._missing:
             self._missing.discard(number)

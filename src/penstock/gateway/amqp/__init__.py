@@ -1,1 +1,1 @@
-"""The AMQP door: TCP, TLS and WebSocket transports over one driver per connection."""
+"""AMQP over TCP, TLS and WebSocket: one `AmqpConnection` per connection."""

@@ -1,1 +1,1 @@
-"""The HTTP door: listeners for ASGI applications (REST publishing comes to live here)."""
+"""HTTPS: publishing, checkpoints, revoked publishers, and WebSockets for AMQP."""

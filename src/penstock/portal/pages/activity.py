@@ -80,7 +80,7 @@ async def connections(visit: PageRequest) -> Response:
     ]
     rows = [_connection(visit, each) for each in here]
     heads = ("Client", "Program", "Links", "Open for", "Events in", "Events out", "In", "Out", "")
-    shown = ui.table(heads, rows, empty="Nobody is connected.", numbers=(3, 4, 5, 6, 7))
+    shown = ui.table(heads, rows, empty="There are no connections.", numbers=(3, 4, 5, 6, 7))
     head = ui.tiles(
         ui.tile("Connections", format_integer(len(here))),
         ui.tile("Sending", format_integer(sum(_has(each, "send") for each in here))),

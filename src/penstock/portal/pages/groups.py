@@ -66,7 +66,7 @@ def _group_card(
     late = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
     owners = {row["owner"] for row in rows if row["owner"]}
     readers = sum(row["readers"] for row in rows)
-    state = ui.badge("read", "good") if readers else ui.badge("nobody reads", "warn")
+    state = ui.badge("read", "good") if readers else ui.badge("no reader", "warn")
     head = ui.tiles(
         ui.tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
         ui.tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),

@@ -194,7 +194,7 @@ async def delete(visit: PageRequest) -> Response:
 
 
 async def show_keys(visit: PageRequest) -> Response:
-    """The answer itself holds them: they are in no address, cookie or memory of ours."""
+    """Show the keys in the response itself: no URL, cookie or session contains them."""
     return await policy_list(visit, await _read_keys(visit, visit.words["rule"]))
 
 

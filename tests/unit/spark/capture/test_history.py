@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.capture import container
 from penstock.capture.container import AvroFile
 from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.hub_files import ListedFile
@@ -24,6 +23,7 @@ from penstock.capture.windows import (
     WindowStart,
     close_windows,
 )
+from penstock.kernels import encode_avro_long
 from penstock.spark.capture.history import select_files
 from penstock.spark.capture.history_source import next_sequence
 from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
@@ -132,7 +132,7 @@ def file_of(folder: Path, name: str, first: int, end: int, kind: str) -> ListedF
         # Only numbers are looked at here: the rest of a record is as long as it likes.
         for start in range(first, end, 3):
             count = min(3, end - start)
-            made.add(count, container.encode_long(start) + bytes(600))
+            made.add(count, encode_avro_long(start) + bytes(600))
     made.close()
     return ListedFile(place.name, "0", int(name), place.stat().st_size)
 
