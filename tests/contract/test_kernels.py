@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import struct
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.kernel_outcome import outcome
 
 from penstock.amqp import transfer_run
 from penstock.kernels import KernelError, Publication, RefusedEvent
@@ -381,22 +381,6 @@ def without_key_order(pairs: list[tuple[bytes, bytes]]) -> set[tuple[bytes, byte
     """A key equal to the envelope's may stay where it stood, and in the form it had."""
     return {(k, v[5:] if v[0] == 0xB1 and b"partition" in k else v[2:] if b"partition" in k else v)
             for k, v in pairs}  # fmt: skip
-
-
-def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What a kernel returns or raises, in a form that can be compared."""
-    try:
-        result = function(*arguments, **options)
-    except KernelError as error:
-        return type(error), str(error)
-    if isinstance(result, list):
-        return [
-            (part.count, type(part.error), str(part.error))
-            if isinstance(part, RefusedEvent)
-            else part
-            for part in result
-        ]
-    return result
 
 
 # --- the promises ---------------------------------------------------------------------------------

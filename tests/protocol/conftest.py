@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+from tests.support.amqp_frames import Sent, frame, read_frames
 
 from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
@@ -20,7 +21,7 @@ from penstock.amqp.events import (
     SaslMechanismsReceived,
     TransfersReceived,
 )
-from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame, parse_frame_header
+from penstock.amqp.frames import AMQP_HEADER, SASL_HEADER
 from penstock.amqp.link import UNLIMITED, Link
 from penstock.amqp.performatives import (
     Attach,
@@ -31,8 +32,6 @@ from penstock.amqp.performatives import (
     Source,
     Target,
     Transfer,
-    decode_performative,
-    encode_performative,
 )
 from penstock.amqp.serial import serial_add
 from penstock.amqp.session import Session
@@ -41,41 +40,6 @@ E = TypeVar("E")
 P = TypeVar("P")
 
 CONTAINER = "server_G0"
-
-
-class Sent(NamedTuple):
-    """One frame that the engine wrote."""
-
-    channel: int
-    body: Any  # a performative; None for an empty frame
-    payload: bytes
-
-
-def frame(body: Performative | None, payload: bytes = b"", *, channel: int = 0) -> bytes:
-    """An AMQP frame, or a SASL frame where the performative belongs into one."""
-    if body is None:
-        return encode_frame(channel, b"")
-    sasl = type(body).__name__.startswith("Sasl")
-    return encode_frame(channel, encode_performative(body), payload, frame_type=int(sasl))
-
-
-def read_frames(data: bytes) -> list[Sent]:
-    """What a peer would read; protocol headers are left out."""
-    sent, position = [], 0
-    while position < len(data):
-        if data.startswith(b"AMQP", position):
-            position += 8
-            continue
-        size, body, _, channel = parse_frame_header(data, position, frame_bytes_max=2**32)
-        end = position + size
-        assert end <= len(data), "the engine wrote half a frame"
-        if body == end:
-            sent.append(Sent(channel, None, b""))
-        else:
-            performative, payload = decode_performative(data, body, end)
-            sent.append(Sent(channel, performative, data[payload:end]))
-        position = end
-    return sent
 
 
 def only(kind: type[E], events: Sequence[object]) -> E:

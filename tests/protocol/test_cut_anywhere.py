@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_frames import frame
 
 from penstock.amqp.config import ConnectionConfig
 from penstock.amqp.connection import ConnectionEngine
@@ -28,7 +29,7 @@ from penstock.amqp.events import (
     TransferOversized,
     TransfersReceived,
 )
-from penstock.amqp.frames import EMPTY_FRAME, encode_frame
+from penstock.amqp.frames import EMPTY_FRAME
 from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.performatives import (
     Accepted,
@@ -40,13 +41,11 @@ from penstock.amqp.performatives import (
     Error,
     Flow,
     Open,
-    Performative,
     Rejected,
     SaslInit,
     Source,
     Target,
     Transfer,
-    encode_performative,
 )
 from penstock.amqp.serial import serial_add
 
@@ -268,11 +267,6 @@ def test_a_life_cut_into_any_pieces_is_the_same(server: bool, sizes: list[int]) 
 
 
 # --- what real clients write at once ------------------------------------------------------------
-
-
-def frame(body: Performative, payload: bytes = b"", channel: int = 0) -> bytes:
-    sasl = isinstance(body, SaslInit)
-    return encode_frame(channel, encode_performative(body), payload, frame_type=int(sasl))
 
 
 def transfer(number: int | None, payload: bytes, **fields: Any) -> bytes:

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_frames import frame
 
 from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import AttachReceived
-from penstock.amqp.frames import AMQP_HEADER, encode_frame
+from penstock.amqp.frames import AMQP_HEADER
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import (
     Attach,
     Begin,
     Flow,
     Open,
-    Performative,
     Source,
     Target,
-    encode_performative,
 )
 
 if TYPE_CHECKING:
@@ -141,10 +140,6 @@ def test_the_largest_credits_and_windows_count_as_what_they_are(peer: RawPeer, c
     assert link.credit == link.sendable_frames == credit - 1
     peer.say(flow(handle=0, delivery_count=0, link_credit=credit, incoming_window=credit))
     assert link.credit == link.sendable_frames == credit - 1
-
-
-def frame(body: Performative) -> bytes:
-    return encode_frame(0, encode_performative(body))
 
 
 def attach_reader() -> tuple[ConnectionEngine, Link]:

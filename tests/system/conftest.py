@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.amqp_frames import frame
 
 from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
 from penstock.amqp.events import (
@@ -297,10 +298,6 @@ class Victim:
         with contextlib.closing(self.normal()) as newcomer:
             newcomer.publish(10)
         assert "Traceback" not in self.log
-
-
-def frame(performative: Performative, payload: bytes = b"", *, channel: int = 0) -> bytes:
-    return encode_frame(channel, encode_performative(performative), payload)
 
 
 class Kit:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_values import ASCII, SCALARS, TEXT, ints
 
 from penstock.amqp import types as t
 from penstock.amqp.decoder import decode, skip
@@ -325,44 +326,12 @@ def test_encode_refuses_a_value_that_holds_itself() -> None:
 # --- random values ---------------------------------------------------------------------------
 
 
-def _ints(kind: type[int], bits: int, *, signed: bool) -> st.SearchStrategy[int]:
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-    # Small values are where the encodings change.
-    near = st.integers(max(low, -130), min(high, 300))
-    return (near | st.integers(low, high)).map(kind)
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
-ASCII = st.text(st.characters(max_codepoint=127), max_size=300)
-SCALARS: st.SearchStrategy[Any] = st.one_of(
-    st.none(),
-    st.booleans(),
-    _ints(t.Ubyte, 8, signed=False),
-    _ints(t.Ushort, 16, signed=False),
-    _ints(t.Uint, 32, signed=False),
-    _ints(t.Ulong, 64, signed=False),
-    _ints(t.Byte, 8, signed=True),
-    _ints(t.Short, 16, signed=True),
-    _ints(t.Int, 32, signed=True),
-    _ints(t.Long, 64, signed=True),
-    _ints(t.Timestamp, 64, signed=True),
-    st.floats(allow_nan=False),
-    st.floats(width=32, allow_nan=False).map(t.Float),
-    st.characters(exclude_categories=["Cs"]).map(t.Char),
-    st.binary(min_size=4, max_size=4).map(t.Decimal32),
-    st.binary(min_size=8, max_size=8).map(t.Decimal64),
-    st.binary(min_size=16, max_size=16).map(t.Decimal128),
-    st.uuids(),
-    st.binary(max_size=300),
-    TEXT,
-    ASCII.map(t.Symbol),
-)
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=6),
         st.dictionaries(SCALARS, inner, max_size=6),
-        st.builds(t.Described, _ints(t.Ulong, 64, signed=False) | ASCII.map(t.Symbol), inner),
+        st.builds(t.Described, ints(t.Ulong, 64, signed=False) | ASCII.map(t.Symbol), inner),
         st.lists(TEXT, max_size=4).map(lambda texts: t.Array(texts, code=t.STRING_32)),
     ),
     max_leaves=25,

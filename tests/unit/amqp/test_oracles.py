@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.amqp_values import SCALARS, ints
 
 from penstock.amqp import types as t
 from penstock.amqp.decoder import decode
@@ -66,36 +67,6 @@ def pyamqp_frames() -> Any:
 # --- Qpid Proton -----------------------------------------------------------------------------
 
 
-def _ints(kind: type[int], bits: int, *, signed: bool) -> st.SearchStrategy[int]:
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-    return (st.integers(max(low, -130), min(high, 300)) | st.integers(low, high)).map(kind)
-
-
-SCALARS: st.SearchStrategy[Any] = st.one_of(
-    st.none(),
-    st.booleans(),
-    _ints(t.Ubyte, 8, signed=False),
-    _ints(t.Ushort, 16, signed=False),
-    _ints(t.Uint, 32, signed=False),
-    _ints(t.Ulong, 64, signed=False),
-    _ints(t.Byte, 8, signed=True),
-    _ints(t.Short, 16, signed=True),
-    _ints(t.Int, 32, signed=True),
-    _ints(t.Long, 64, signed=True),
-    _ints(t.Timestamp, 64, signed=True),
-    st.floats(allow_nan=False),
-    st.floats(width=32, allow_nan=False).map(t.Float),
-    st.characters(exclude_categories=["Cs"]).map(t.Char),
-    st.binary(min_size=4, max_size=4).map(t.Decimal32),
-    st.binary(min_size=8, max_size=8).map(t.Decimal64),
-    st.binary(min_size=16, max_size=16).map(t.Decimal128),
-    st.uuids(),
-    st.binary(max_size=300),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
-    st.text(st.characters(max_codepoint=127), max_size=300).map(t.Symbol),
-)
-
-
 def _is_plain(value: object) -> bool:
     return not isinstance(value, t.Described)
 
@@ -106,9 +77,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
         st.lists(inner, max_size=5),
         st.dictionaries(SCALARS, inner, max_size=5),
         # Proton 0.40 writes a described value inside a described one wrongly: it loses a byte.
-        st.builds(t.Described, _ints(t.Ulong, 64, signed=False), inner.filter(_is_plain)),
+        st.builds(t.Described, ints(t.Ulong, 64, signed=False), inner.filter(_is_plain)),
         st.lists(st.text("abc"), min_size=1, max_size=4).map(t.Array),
-        st.lists(_ints(t.Uint, 32, signed=False), min_size=1, max_size=4).map(t.Array),
+        st.lists(ints(t.Uint, 32, signed=False), min_size=1, max_size=4).map(t.Array),
     ),
     max_leaves=15,
 )

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.kernel_outcome import outcome
 
 from penstock.amqp import transfer_run
-from penstock.kernels import KernelError, RefusedEvent
 from penstock.kernels._pure import columns, publications, transfer_frames
 from penstock.model.events import StoredBatch
 
@@ -93,22 +92,6 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
         else:
             buffer[at:at] = rng.choice((bytes(rng.choices(BYTES, k=3)), buffer[:9]))
     return bytes(buffer)
-
-
-def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What a kernel returns or raises, in a form that can be compared."""
-    try:
-        result = function(*arguments, **options)
-    except KernelError as error:
-        return type(error), str(error)
-    if isinstance(result, list):
-        return [
-            (part.count, type(part.error), str(part.error))
-            if isinstance(part, RefusedEvent)
-            else part
-            for part in result
-        ]
-    return result
 
 
 def stored_run(rng: random.Random, contents: tuple[bytes, ...]) -> list[StoredBatch]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.certificates import handshake
 
 from penstock.model.errors import ConfigurationError
 from penstock.service.certificates import (
@@ -52,21 +53,9 @@ def served_certificate(server: ssl.SSLContext, *, name: str | None = "localhost"
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    near = client.wrap_bio(to_client, to_server, server_hostname=name)
-    far = server.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(10):
-        done = True
-        for end in (near, far):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                done = False
-        if done:
-            shown = near.getpeercert(binary_form=True)
-            assert shown is not None
-            return shown
-    raise AssertionError("the handshake did not end")
+    shown = handshake(server, client, name).getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
 
 
 def der(pair: Certificates) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization as s
+from tests.support.certificates import handshake
 
 from penstock.model.errors import ConfigurationError, DataDirectoryError
 from penstock.service.certificates import (
@@ -37,23 +38,6 @@ def made(tmp_path: Path, now_ms: int) -> Certificates:
 def now_ms() -> int:
     """Handshakes compare with the machine's clock, so the certificates here are made for it."""
     return time.time_ns() // 1_000_000
-
-
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> ssl.SSLObject:
-    """Both ends in memory, no socket."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    near = client.wrap_bio(to_client, to_server, server_hostname=name)
-    far = server.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(10):
-        done = True
-        for end in (near, far):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                done = False
-        if done:
-            return near
-    raise AssertionError("the handshake did not end")
 
 
 def strict_client(ca_file: Path) -> ssl.SSLContext:

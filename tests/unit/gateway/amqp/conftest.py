@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import pytest
+from tests.support.amqp_frames import Sent, frame, read_frames
 from tests.unit.gateway.hand_loop import HandLoop, Socket
 
 from penstock.amqp.connection import ConnectionConfig, ConnectionEngine
@@ -24,7 +25,6 @@ from penstock.amqp.events import (
     SaslMechanismsReceived,
     TransfersReceived,
 )
-from penstock.amqp.frames import encode_frame, parse_frame_header
 from penstock.amqp.link import Link, LinkRole
 from penstock.amqp.message import (
     DataBody,
@@ -40,8 +40,6 @@ from penstock.amqp.performatives import (
     Performative,
     Source,
     Target,
-    decode_performative,
-    encode_performative,
 )
 from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Symbol
@@ -68,39 +66,6 @@ ROOT_KEY = "root-key"
 BATCH_FORMAT = 0x80013700
 SELECTOR = "apache.org:selector-filter:string"
 _KEYS = {ROOT: ROOT_KEY, "sender": "sender-key", "listener": "listener-key"}
-
-
-class Sent(NamedTuple):
-    """One frame that the gateway wrote."""
-
-    channel: int
-    body: Any  # a performative; None for an empty frame
-    payload: bytes
-
-
-def frame(body: Performative | None, payload: bytes = b"", *, channel: int = 0) -> bytes:
-    if body is None:
-        return encode_frame(channel, b"")
-    sasl = type(body).__name__.startswith("Sasl")
-    return encode_frame(channel, encode_performative(body), payload, frame_type=int(sasl))
-
-
-def read_frames(data: bytes) -> list[Sent]:
-    """The frames in what was written; protocol headers are left out."""
-    sent, position = [], 0
-    while position < len(data):
-        if data.startswith(b"AMQP", position):
-            position += 8
-            continue
-        size, body, _, channel = parse_frame_header(data, position, frame_bytes_max=2**32)
-        end = position + size
-        if body == end:
-            sent.append(Sent(channel, None, b""))
-        else:
-            performative, payload = decode_performative(data, body, end)
-            sent.append(Sent(channel, performative, data[payload:end]))
-        position = end
-    return sent
 
 
 class Peer:

@@ -10,7 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.gateway.amqp.conftest import World, read_frames
+from tests.support.amqp_frames import read_frames
+from tests.unit.gateway.amqp.conftest import World
 
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Disposition, Transfer

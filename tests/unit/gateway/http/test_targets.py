@@ -130,6 +130,8 @@ def test_any_path_is_read_or_refused_by_name(parts: list[str]) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused_by_name(path: bytes) -> None:
     try:
-        parse_target(b"/a/" + path + b"/messages")
+        target = parse_target(b"/a/" + path + b"/messages")
     except PenstockError:
         return
+    assert target.hub
+    assert target.uri.startswith("/a/")
