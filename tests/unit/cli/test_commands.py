@@ -1,71 +1,20 @@
-"""Every command of the administration succeeds against a service in this process.
+"""Every command of the administration succeeds, and ends with the documented code where it must.
 
-tests/system/test_cli.py drives the commands as users do, with their errors.
+tests/system/test_cli.py drives the commands as users do. Events: test_event_commands.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import shlex
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from penstock.cli.app import run
-from penstock.service.config.loader import load_settings
-from penstock.service.wiring import Penstock
-
-DEADLINE_S = 100.0
-PORTS = ("amqp_port", "amqps_port", "https_port", "admin_port")
+from tests.unit.cli.test_command_tree import commands
 
 Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data directory of a service that runs in another thread."""
-    directory = tmp_path_factory.mktemp("service") / "data"
-    flags = {"data": directory, "portal": False, "flush": "os", "hubs": ["events:2"]}
-    settings = load_settings(flags=flags | dict.fromkeys(PORTS, 0), environ={})
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    service = Penstock(settings)
-    asyncio.run_coroutine_threadsafe(service.start(), loop).result(DEADLINE_S)
-    yield directory
-    asyncio.run_coroutine_threadsafe(service.stop(), loop).result(DEADLINE_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-@pytest.fixture
-def penstock(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """`penstock("hub list", code=0, said="")` returns stdout; `said` is part of stderr."""
-    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PENSTOCK_DATA", str(data))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-
-    def execute(words: str, *, code: int = 0, said: str = "") -> str:
-        monkeypatch.setattr(sys, "argv", ["penstock", *shlex.split(words)])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        printed = capsys.readouterr()
-        assert ended.value.code == code, printed.err
-        assert said in printed.err
-        return printed.out
-
-    return execute
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -197,3 +146,31 @@ def test_help(penstock: Run) -> None:
     assert rows(penstock("version -o json"))[0]["kernel"]
     for shell in ("bash", "zsh", "fish"):
         assert "_PENSTOCK_COMPLETE" in penstock(f"completion {shell}")
+
+
+# They work without a service: on files of this machine.
+WITHOUT_SERVICE = ("debug bundle", "context add", "emulator import")
+# They need no token, or read something else first (a file, a connection string, the portal).
+WITHOUT_TOKEN = (*WITHOUT_SERVICE, "health", "token make", "capture run", "portal url")
+
+
+def administrative_examples(without: tuple[str, ...]) -> list[str]:
+    """The first example of each command that has options of the management API, confirmed."""
+    examples = []
+    for path, command in commands().items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        if "--admin-token" in options and not path.endswith(without):
+            words = command.examples[0].removeprefix("penstock ")
+            examples.append(words + " --yes" * ("--yes" in options and "--yes" not in words))
+    return examples
+
+
+@pytest.mark.parametrize("example", administrative_examples(WITHOUT_SERVICE))
+def test_without_a_service_nothing_is_found(penstock: Run, example: str) -> None:
+    penstock(f"{example} --data absent", code=3, said="No service")
+
+
+@pytest.mark.parametrize("example", administrative_examples(WITHOUT_TOKEN))
+def test_wrong_token_is_denied(penstock: Run, data: Path, example: str) -> None:
+    url = json.loads((data / "runtime.json").read_text())["admin"]
+    penstock(f"{example} --admin-url {url} --admin-token wrong", code=4)
