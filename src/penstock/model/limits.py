@@ -127,6 +127,7 @@ WORK_UNAUTHENTICATED_US_MAX = 250_000  # of one connection; an honest client nee
 WORK_QUEUE_PERCENT = 20  # of the processor, for all without or beyond a budget together
 WORK_QUEUE_BURST_US = 20_000  # the longest time that other connections wait for them
 WORK_QUEUE_SLICE_US = 2_000
+WORK_QUEUE_DEBT_US_MAX = 100_000  # after one long piece of work, the others wait half a second
 WORK_WAITING_MAX = 4_096  # connections that wait for their turn: each holds what was read of it
 
 # --- Operators ----------------------------------------------------------------------------------
@@ -205,4 +206,5 @@ assert BACKOFF_MS_MAX < OPEN_DEADLINE_MS  # SASL's outcome still comes in time
 assert UNAUTHENTICATED_PER_ADDRESS_MAX <= UNAUTHENTICATED_MAX < CONNECTIONS_PER_ADDRESS_MAX
 assert CONNECTIONS_PER_ADDRESS_MAX < CONNECTIONS_PER_NAMESPACE_MAX
 assert WORK_QUEUE_SLICE_US < WORK_QUEUE_BURST_US < WORK_BURST_US < WORK_DEBT_US_MAX
+assert WORK_QUEUE_BURST_US < WORK_QUEUE_DEBT_US_MAX
 assert UNAUTHENTICATED_MAX < WORK_WAITING_MAX

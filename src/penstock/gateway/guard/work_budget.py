@@ -62,7 +62,9 @@ class WorkQueue:
         return self._level_us > 0
 
     def spend(self, cost_us: int) -> None:
-        self._level_us -= cost_us
+        """The debt is bounded: a process that the machine stopped for seconds in the middle of a
+        piece of work did not work that long, and new clients must not wait for it."""
+        self._level_us = max(self._level_us - cost_us, -limits.WORK_QUEUE_DEBT_US_MAX)
 
     def add(self, budget: WorkBudget, resume: Resume) -> None:
         """Call `resume` when it is the connection's turn, with `budget.has_turn`."""

@@ -133,6 +133,15 @@ def test_all_unauthenticated_work_together_gets_a_share(office: Office) -> None:
     assert 5000 * 1000 * SHARE * 0.9 < done_us <= 5000 * 1000 * SHARE + BURST + 400
 
 
+def test_a_process_that_was_stopped_does_not_owe_that_time(office: Office) -> None:
+    """The machine gave this process no time for a minute, in the middle of a piece of work."""
+    office.budget("192.0.2.1").charge(100, 60_000_000)
+    newcomer = Worker(office.budget("192.0.2.2"), 1000)
+    newcomer.work(1)
+    office.loop.advance(1000)
+    assert newcomer.pieces > 0
+
+
 def test_addresses_take_turns(office: Office) -> None:
     crowd = [Worker(office.budget("192.0.2.1"), 1000) for _ in range(50)]
     alone = Worker(office.budget("192.0.2.2"), 1000)
