@@ -79,9 +79,9 @@ class HubRuntime:
     """One hub at work, created by `Broker.hub`. It lives as long as its entity, or until its
     partition count changes: `Broker` then creates another.
 
-    Everything but `read_enqueued_ms` runs on the thread of the broker's owner, the event loop, and
-    does not block. So no field needs a lock, and callbacks (`done`, `on_end`, `on_ready`) run on
-    that thread too.
+    Everything runs on the thread of the broker's owner, the event loop, and does not block; only
+    `log` may be called on any thread. So no field needs a lock, and callbacks (`done`, `on_end`,
+    `on_ready`) run on that thread too.
     """
 
     def __init__(
@@ -156,16 +156,6 @@ class HubRuntime:
     def log(self, index: int) -> PartitionLog:
         """The log of the partition, for callers that read it without registering a reader."""
         return self._partition(index).log
-
-    def enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """Enqueued time of the event if it is in the tail cache. Does not block."""
-        batches = self._partition(index).log.read_cached(sequence)
-        return batches[0].enqueued_ms if batches else None
-
-    def read_enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """Enqueued time of the event, or of the oldest one retained. Reads the disk; any thread."""
-        batches = self._partition(index).log.read(sequence, bytes_max=1)
-        return batches[0].enqueued_ms if batches else None
 
     def group(self, name: str) -> GroupName:
         """The name of the consumer group as it was created. Raises NotFound. A hub with Capture has

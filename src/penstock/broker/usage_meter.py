@@ -70,12 +70,6 @@ class UsageMeter:
         if not self.is_changed:
             self.change()
 
-    def add_capture_hours(self, hours: int, now_ms: int) -> None:
-        """Count hubs with Capture in this hour."""
-        self.pass_to(now_ms)
-        self._sums.capture_hours += hours
-        self.change()
-
     def hold(self, units: int | None, now_ms: int) -> None:
         """The namespace holds `units` from now on; None if they are not enforced. An hour counts
         the highest number held in it, however briefly."""
@@ -189,7 +183,6 @@ class _HourTotals(msgspec.Struct, kw_only=True, gc=False):
     ingress_messages: int = 0
     ingress_bytes: int = 0
     egress_bytes: int = 0
-    capture_hours: int = 0
 
     def usage(self, namespace: NamespaceName, run: str) -> Usage:
         return Usage(namespace=namespace, run=run, **msgspec.structs.asdict(self))

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.catalog.sqlite import empty_log
+from penstock.catalog.sqlite import empty_log, translate_errors
 from penstock.io.database import connect
 from penstock.io.sqlite import transaction
-from penstock.model.errors import DataDirectoryError
 from penstock.model.names import NamespaceName, fold_name
 from penstock.model.usage import Usage
 
@@ -64,33 +63,24 @@ class SqliteUsageLedger:
     the disk in another thread than the catalog's. Raises DataDirectoryError."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
+        self._name = f"The usage ledger in {path}"
+        with translate_errors(self._name):
             # Any thread may use it, one at a time: the owner ensures that.
             self._connection = connect(path, "usage ledger", busy_s=_BUSY_S)
             self._connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def record(self, counts: Sequence[Usage]) -> None:
-        try:
+        with translate_errors(self._name):
             with transaction(self._connection):
                 self._connection.executemany(_RECORD, map(_to_row, counts))
             empty_log(self._connection)
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def usage(self, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
-        try:
+        with translate_errors(self._name):
             return read_usage(self._connection, since_ms=since_ms, until_ms=until_ms)
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def close(self) -> None:
         self._connection.close()
-
-    def _unusable_error(self, error: sqlite3.Error) -> DataDirectoryError:
-        return DataDirectoryError(f"The usage ledger in {self._path} cannot be used: {error}")
 
 
 def read_usage(

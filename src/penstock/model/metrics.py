@@ -4,6 +4,7 @@ histograms of latencies."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -86,6 +87,17 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: list[int]
     values: dict[str, list[int | None]]
     lag_by_group: dict[str, list[int | None]] = {}
+
+
+class MetricRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """At most `points` steps with since_ms <= start < until_ms, of a namespace or of one hub."""
+
+    namespace: str
+    hub: str | None
+    names: Sequence[str]
+    since_ms: int
+    until_ms: int
+    points: int
 
 
 class LatencyHistogram:

@@ -24,6 +24,7 @@ from penstock.model.metrics import (
     COUNTERS,
     STEP_MS,
     SUBJECTS_MAX,
+    MetricRequest,
     MetricSample,
     MetricSeries,
     MetricSubject,
@@ -109,26 +110,8 @@ class MetricHistory:
         self._fails = False
         return True
 
-    async def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-    ) -> MetricSeries:
-        read = partial(
-            self._store.read,
-            namespace,
-            hub,
-            names=names,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            points=points,
-            now_ms=self._clock.now_ms(),
-        )
+    async def read(self, request: MetricRequest) -> MetricSeries:
+        read = partial(self._store.read, request, now_ms=self._clock.now_ms())
         return await self._loop.run_in_executor(self._thread, read)
 
     async def _run(self) -> None:

@@ -94,6 +94,7 @@ class Penstock:
     lag: LagReport
     _certificate: certificates.ReloadableCertificate
     _tokens: ServiceTokens
+    _sign_in: portal_process.PortalSignIn
     _capture_registry: CaptureRegistry
 
     def __init__(
@@ -114,7 +115,6 @@ class Penstock:
         self._capture: capture_process.CaptureMonitor | None = None
         self._children = ChildProcesses(self.clock)
         self._portal_note = ""
-        self._sign_in: portal_process.PortalSignIn | None = None
         self._portal: ChildProcess | None = None  # where it serves TLS with this certificate
         self._unclaimed = unclaimed_logs.UnclaimedLogs()
         self._passes: list[PassRecord] = []  # of every long-lived task
@@ -253,8 +253,6 @@ class Penstock:
 
     def sign_in_link(self) -> str | None:
         """An address that signs an administrator in to the portal once; None without a portal."""
-        if self._sign_in is None:
-            return None
         with contextlib.suppress(NotFound):
             return self._sign_in.sign_in_link("admin", AdminRole.ADMIN, now_ms=self.clock.now_ms())
         return None
@@ -380,9 +378,9 @@ class Penstock:
             connections=management_context.GatewayConnections(server, self.clock),
             portal=self._sign_in,
             ledger=ledger,
-            lag=self.lag,
+            measure_lag=self.lag.measure,
             checkpoints=self._keeper,
-            history=history,
+            read_metrics=history.read,
             jobs=JobRegistry(),
             captures=registry,
             reads=context.reads,

@@ -128,14 +128,15 @@ class ActivityOperations(OperationGroup):
                 )
         until_ms = self._now_ms() if query.until_ms is None else query.until_ms
         since_ms = until_ms - _HISTORY_DEFAULT_MS if query.since_ms is None else query.since_ms
-        series = await self._context.history.read(
-            namespace,
-            hub,
+        request = metrics.MetricRequest(
+            namespace=namespace,
+            hub=hub,
             names=metric_names or metrics.NAMES,
             since_ms=since_ms,
             until_ms=until_ms,
             points=query.points,
         )
+        series = await self._context.read_metrics(request)
         # The series names groups in lower case, and includes deleted ones.
         lag = {groups[key]: v for key, v in series.lag_by_group.items() if key in groups}
         return msgspec.structs.replace(series, lag_by_group=lag)
@@ -167,10 +168,8 @@ class ActivityOperations(OperationGroup):
         """An address of the portal that signs the token's holder in, once and within ten
         minutes."""
         self._permit(Action.PORTAL_LINK)
-        portal = self._context.portal
-        if portal is None:
-            raise NotFound("The service runs without its portal: start it without --no-portal.")
-        link = portal.sign_in_link(self._actor.name, self._actor.role, now_ms=self._now_ms())
+        name, role = self._actor.name, self._actor.role
+        link = self._context.portal.sign_in_link(name, role, now_ms=self._now_ms())
         self._record(Action.PORTAL_LINK, "a link for one sign-in")
         return arm.SignInLink(url=link)
 
@@ -179,8 +178,7 @@ class ActivityOperations(OperationGroup):
         """The holder of an admin token. The portal asks this way, so that an invalid token of a
         visitor is not a failed request of the portal."""
         self._permit(Action.TOKEN_READ)
-        portal = self._context.portal
-        holder = None if portal is None else portal.token_holder(body.token)
+        holder = self._context.portal.token_holder(body.token)
         subject, roles = holder or ("", ())
         return arm.TokenHolder(active=holder is not None, subject=subject, roles=list(roles))
 

@@ -7,7 +7,6 @@ import re
 from penstock.management import resources as arm
 from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action, ProcessRole
-from penstock.management.resources import format_time
 from penstock.management.router import OWN, RouteTable
 from penstock.model import limits, names
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange
@@ -47,13 +46,7 @@ class AdminTokenOperations(OperationGroup):
             Action.ADMIN_TOKEN_ISSUE,
             f"{issued.id}: {role} for {names.quote_text(name)}, {lifetime_s} s",
         )
-        return arm.AdminToken(
-            id=issued.id,
-            token=issued.token.reveal(),
-            name=issued.subject,
-            role=issued.role,
-            expires_at=format_time(issued.expires_ms),
-        )
+        return issued
 
     @ROUTES.add("PUT", OWN + "/revokedAdminTokens/{token_id}")
     def revoke_admin_token(self, token_id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from penstock.management.permissions import (
     ProcessRole,
     Verified,
 )
+from penstock.management.resources import AdminToken
 from penstock.management.router import OWN
 from penstock.model import limits, names
 from penstock.model.checkpoints import Checkpoint
@@ -37,7 +38,7 @@ from penstock.model.entities import (
     Secret,
 )
 from penstock.model.errors import NotFound
-from penstock.model.metrics import MetricSeries
+from penstock.model.metrics import MetricRequest, MetricSeries
 from penstock.model.names import HubName, NamespaceName, RuleName
 from penstock.model.positions import Position
 
@@ -84,29 +85,6 @@ class ConnectionRegistry(Protocol):
         ...
 
 
-class LagSource(Protocol):
-    """Measures the lag of consumer groups."""
-
-    async def measure(
-        self, namespace: str | None = None, hub: str | None = None
-    ) -> list[LagRow]: ...
-
-
-class MetricHistoryReader(Protocol):
-    """Reads stored metrics."""
-
-    async def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-    ) -> MetricSeries: ...
-
-
 class CheckpointAccess(CheckpointReader, Protocol):
     """The leases and checkpoints that the service stores, by hub id and group name."""
 
@@ -127,20 +105,10 @@ class PortalAccess(Protocol):
         ...
 
 
-class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A new admin token. `id` is for revoking it."""
-
-    id: str
-    token: Secret
-    subject: str
-    role: str
-    expires_ms: int
-
-
 class AdminTokens(Protocol):
     """Issues and revokes admin tokens."""
 
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken: ...
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> AdminToken: ...
 
     def revoke(self, token_id: str) -> None:
         """Durable on return. Raises QuotaExceeded, DataDirectoryError."""
@@ -153,23 +121,24 @@ class AdminTokens(Protocol):
 
 class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the operations work on. `units_needed` returns the units that a namespace needed in the
-    current hour (docs/management.md); `reads` runs functions that wait for the disk."""
+    current hour (docs/management.md); `measure_lag` returns the lag of the groups of a namespace or
+    of one hub; `reads` runs functions that wait for the disk."""
 
     catalog: Catalog
     broker: Broker
     clock: Clock
     connections: ConnectionRegistry
     ledger: UsageLedger
-    lag: LagSource
+    measure_lag: Callable[[str, str | None], Awaitable[list[LagRow]]]
     checkpoints: CheckpointAccess
-    history: MetricHistoryReader
+    read_metrics: Callable[[MetricRequest], Awaitable[MetricSeries]]
     jobs: JobRegistry
     reads: Executor
     new_key: Callable[[], Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
     tokens: AdminTokens
-    portal: PortalAccess | None = None
+    portal: PortalAccess
     limit_set: LimitSet = LimitSet.SPECIFICATION  # of new namespaces
     captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 

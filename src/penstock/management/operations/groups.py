@@ -102,7 +102,7 @@ class ConsumerGroupOperations(OperationGroup):
             self._context.broker.hub(namespace, entity.name)  # a hub that is not open has no row
             if group is not None and hub is not None:
                 self._group(namespace, hub, group)
-        rows = await self._context.lag.measure(namespace, hub)
+        rows = await self._context.measure_lag(namespace, hub)
         if group is None:
             return rows
         return [row for row in rows if names.fold_name(row.group) == names.fold_name(group)]
