@@ -21,15 +21,7 @@ import msgspec
 from penstock.catalog.api import Catalog, Entity, Record
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database
 from penstock.io.sqlite import transaction
-from penstock.model.entities import (
-    AuditEntry,
-    AuthorizationRule,
-    ConsumerGroup,
-    Hub,
-    Namespace,
-    RevokedPublisher,
-    Secret,
-)
+from penstock.model import entities
 from penstock.model.errors import DataDirectoryError
 from penstock.model.names import fold_name
 from penstock.model.quotas import QuotaGrant
@@ -59,9 +51,11 @@ class SqliteCatalog(Catalog):
                 self._connection.close()
                 raise
 
-    def audit(self, *, newest: int = 100) -> list[AuditEntry]:
+    def audit(self, *, newest: int = 100) -> list[entities.AuditEntry]:
         with translate_errors(self._name):
-            return list(_load(self._connection, AuditEntry, f"ORDER BY id DESC LIMIT {newest:d}"))
+            return list(
+                _load(self._connection, entities.AuditEntry, f"ORDER BY id DESC LIMIT {newest:d}")
+            )
 
     def deleted_hubs(self) -> list[str]:
         with translate_errors(self._name):
@@ -77,7 +71,7 @@ class SqliteCatalog(Catalog):
     def _store(self, records: Sequence[Record]) -> None:
         self._write(*map(_put_statement, records))
 
-    def _store_deletion(self, entity: Entity, audit: Sequence[AuditEntry]) -> None:
+    def _store_deletion(self, entity: Entity, audit: Sequence[entities.AuditEntry]) -> None:
         # Children are deleted by ON DELETE CASCADE.
         self._write(_delete_statement(entity), *map(_put_statement, audit))
 
@@ -115,13 +109,13 @@ def empty_log(connection: sqlite3.Connection) -> None:
 _CHILD_KEYS = {"namespace_key": "namespace", "hub_key": "hub", "key": "name"}
 # The table of each kind, and the field of which each key column has the folded name.
 _TABLES: dict[type[msgspec.Struct], tuple[str, dict[str, str]]] = {
-    Namespace: ("namespaces", {"key": "name"}),
-    Hub: ("hubs", {"namespace_key": "namespace", "key": "name"}),
-    ConsumerGroup: ("groups", _CHILD_KEYS),
-    AuthorizationRule: ("rules", _CHILD_KEYS),
-    RevokedPublisher: ("revoked_publishers", _CHILD_KEYS),
+    entities.Namespace: ("namespaces", {"key": "name"}),
+    entities.Hub: ("hubs", {"namespace_key": "namespace", "key": "name"}),
+    entities.ConsumerGroup: ("groups", _CHILD_KEYS),
+    entities.AuthorizationRule: ("rules", _CHILD_KEYS),
+    entities.RevokedPublisher: ("revoked_publishers", _CHILD_KEYS),
     QuotaGrant: ("quota_grants", {"namespace_key": "namespace", "kind": "kind"}),
-    AuditEntry: ("audit", {}),
+    entities.AuditEntry: ("audit", {}),
 }
 _PARENT_NAMES = {
     "namespace": "(SELECT name FROM namespaces WHERE key = t.namespace_key)",
@@ -172,7 +166,7 @@ def _load(connection: sqlite3.Connection, kind: type[_R], order: str = "") -> It
         for name in _JSON_FIELDS:
             if name in fields:
                 fields[name] = msgspec.json.decode(fields[name])
-        yield msgspec.convert(fields, kind, dec_hook=lambda _, text: Secret(text))
+        yield msgspec.convert(fields, kind, dec_hook=lambda _, text: entities.Secret(text))
 
 
 def _keys(record: Record) -> dict[str, str | None]:
@@ -183,7 +177,7 @@ def _keys(record: Record) -> dict[str, str | None]:
 
 
 def _reveal(secret: Any) -> str:
-    assert isinstance(secret, Secret)
+    assert isinstance(secret, entities.Secret)
     return secret.reveal()
 
 

@@ -31,8 +31,8 @@ from penstock.management.resources import ErrorBody, ErrorDetail
 from penstock.management.router import (
     API_VERSION,
     OWN,
-    Router,
     ServiceEndpoints,
+    find_route,
     run_route,
     split_path,
 )
@@ -46,7 +46,6 @@ from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
 log = logging.getLogger("penstock.management")
 
 ROUTES = [*subscriptions.ROUTES, *entities.ROUTES, *operations.ROUTES]
-_ROUTER = Router(ROUTES)
 _OPENAPI = "/openapi.json"
 _ENDPOINTS = "/metadata/endpoints"
 _IDENTITY = "/metadata/identity/oauth2/token"
@@ -160,7 +159,7 @@ class ManagementApp:
             check_api_version(query.get("api-version", ""))
         method = scope["method"]
         check_supported(method, segments)
-        route, path_names = _ROUTER.find(method, segments)
+        route, path_names = find_route(ROUTES, method, segments)
         body = await asgi.read_request_body(
             scope,
             receive,

@@ -63,12 +63,13 @@ def build_document(routes: Iterable[Route]) -> dict[str, Any]:
 def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {
-            "name": name,
+            "name": word[1:-1],
             "in": "path",
             "required": True,
             "schema": {"type": "string", "maxLength": 256},
         }
-        for name in route.parameters
+        for word in route.words
+        if word.startswith("{")
     ]
     if not route.path.startswith(OWN):
         parameters.append(_VERSION_PARAMETER)

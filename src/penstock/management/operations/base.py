@@ -25,18 +25,9 @@ from penstock.management.permissions import (
 )
 from penstock.management.resources import AdminToken
 from penstock.management.router import OWN
-from penstock.model import limits, names
+from penstock.model import entities, limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
-from penstock.model.entities import (
-    AuditEntry,
-    AuthorizationRule,
-    Hub,
-    LimitSet,
-    Namespace,
-    Right,
-    Secret,
-)
 from penstock.model.errors import NotFound
 from penstock.model.metrics import MetricRequest, MetricSeries
 from penstock.model.names import HubName, NamespaceName, RuleName
@@ -134,12 +125,12 @@ class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     read_metrics: Callable[[MetricRequest], Awaitable[MetricSeries]]
     jobs: JobRegistry
     reads: Executor
-    new_key: Callable[[], Secret]
+    new_key: Callable[[], entities.Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
     tokens: AdminTokens
     portal: PortalAccess
-    limit_set: LimitSet = LimitSet.SPECIFICATION  # of new namespaces
+    limit_set: entities.LimitSet = entities.LimitSet.SPECIFICATION  # of new namespaces
     captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 
 
@@ -183,8 +174,8 @@ class OperationGroup:
     def _record(self, action: Action, detail: str) -> None:
         self._catalog.append_audit(self._entry(action, detail))
 
-    def _entry(self, action: Action, detail: str) -> AuditEntry:
-        return AuditEntry(
+    def _entry(self, action: Action, detail: str) -> entities.AuditEntry:
+        return entities.AuditEntry(
             at_ms=self._now_ms(),
             who=names.quote_text(self._actor.name, most=limits.AUDIT_WHO_MAX // 4),
             what=action.value,
@@ -194,18 +185,18 @@ class OperationGroup:
     def _now_ms(self) -> int:
         return self._context.clock.now_ms()
 
-    def _namespace(self, name: str) -> Namespace:
+    def _namespace(self, name: str) -> entities.Namespace:
         namespace = self._catalog.namespace(name)
         if namespace is None:
             raise NotFound(f"The namespace '{names.quote_text(name)}' does not exist.")
         return namespace
 
     def _new_rule(
-        self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: Right
-    ) -> AuthorizationRule:
+        self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: entities.Right
+    ) -> entities.AuthorizationRule:
         """A rule with random keys, not stored yet."""
         now_ms = self._now_ms()
-        return AuthorizationRule(
+        return entities.AuthorizationRule(
             namespace=namespace,
             hub=hub,
             name=name,
@@ -216,12 +207,12 @@ class OperationGroup:
             updated_ms=now_ms,
         )
 
-    def _find_hub(self, action: Action, namespace: str, hub: str, *path: str) -> Hub:
+    def _find_hub(self, action: Action, namespace: str, hub: str, *path: str) -> entities.Hub:
         """The hub, after the permission check for `path` below it. Raises Forbidden, NotFound."""
         self._permit(action, namespace, hub, *path)
         return self._hub(namespace, hub)
 
-    def _hub(self, namespace: str, name: str) -> Hub:
+    def _hub(self, namespace: str, name: str) -> entities.Hub:
         self._namespace(namespace)
         hub = self._catalog.hub(namespace, name)
         if hub is None:

@@ -10,16 +10,8 @@ import msgspec
 from penstock.management import resources as arm
 from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action
-from penstock.model import limits, names, quotas
+from penstock.model import errors, limits, names, quotas
 from penstock.model.entities import Namespace, Right, Tier
-from penstock.model.errors import (
-    AlreadyExists,
-    ArgumentError,
-    ArgumentOutOfRange,
-    NotAllowed,
-    NotFound,
-    PenstockError,
-)
 
 DEFAULT_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 DEFAULT_RESOURCE_GROUP = "penstock"
@@ -68,7 +60,7 @@ class NamespaceOperations(OperationGroup):
         self._permit(Action.NAMESPACE_READ, name)
         namespace = self._namespace(name)
         if scope is not None and not is_at(namespace, scope):
-            raise NotFound(
+            raise errors.NotFound(
                 f"The namespace '{names.quote_text(name)}' does not exist in the resource group "
                 f"'{names.quote_text(scope.resource_group)}'."
             )
@@ -79,7 +71,7 @@ class NamespaceOperations(OperationGroup):
         self._permit(Action.NAMESPACE_READ)
         try:
             names.namespace_name(name)
-        except PenstockError as error:
+        except errors.PenstockError as error:
             return "InvalidName", str(error)
         if self._catalog.namespace(name) is not None:
             return "NameInUse", f"The namespace '{names.quote_text(name)}' exists already."
@@ -103,7 +95,7 @@ class NamespaceOperations(OperationGroup):
             new = self._create(name, body, scope or ResourceScope())
         else:
             if scope is not None and not is_at(old, scope):
-                raise AlreadyExists(
+                raise errors.AlreadyExists(
                     f"The namespace '{names.quote_text(name)}' exists already in another resource "
                     "group: its name is a host name, which exists only once."
                 )
@@ -161,7 +153,7 @@ class NamespaceOperations(OperationGroup):
         if stored:
             metadata["properties"] = old.metadata.get("properties", {}) | stored
         if properties.limits not in (None, old.limits.value):
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"limits is '{names.quote_text(properties.limits)}': the namespace has the limits "
                 f"'{old.limits.value}'. They are set in the configuration of the service."
             )
@@ -180,9 +172,9 @@ def _check_supported(body: arm.NamespaceBody, values: Mapping[str, Any]) -> None
     """Raises NotAllowed for properties, by their names on the wire, that are not implemented."""
     for name, allowed, text in _REFUSED_PROPERTIES:
         if values.get(name) and values[name] not in allowed:
-            raise NotAllowed(f"{name} {text}")
+            raise errors.NotAllowed(f"{name} {text}")
     if (body.identity or {}).get("type") not in (None, "None"):
-        raise NotAllowed(
+        raise errors.NotAllowed(
             "identity is not supported: a namespace has no managed identity. The credentials of "
             "Capture's destinations are in the configuration of the service."
         )
@@ -229,7 +221,7 @@ def _units(
     if number is None and isinstance(units, int) and units != old.throughput_units:
         number = units
     if number == 0:
-        raise ArgumentOutOfRange(
+        raise errors.ArgumentOutOfRange(
             f"sku.capacity is 0: {quotas.UNITS_TEXT} are allowed. 0 is reported for unlimited "
             "throughput units; to request them, set properties.throughputUnits to 'unlimited'."
         )
@@ -249,7 +241,7 @@ def _maximum_units(
     )
     if auto_inflate is False:
         if requested and requested != old.maximum_throughput_units:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"maximumThroughputUnits is {requested} and isAutoInflateEnabled is "
                 "false: set isAutoInflateEnabled to true, or leave the maximum out."
             )
@@ -259,19 +251,19 @@ def _maximum_units(
         maximum = requested or None
     if maximum is None:
         if auto_inflate:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "isAutoInflateEnabled is true without maximumThroughputUnits: name the number of "
                 "units up to which they may be raised."
             )
         return None
     if old.maximum_throughput_units is None and not auto_inflate:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"maximumThroughputUnits is {maximum} and auto-inflate is off: set "
             "isAutoInflateEnabled to true as well."
         )
     is_repeated = (maximum, units) == (old.maximum_throughput_units, old.throughput_units)
     if units is not None and maximum < units and not is_repeated:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"The auto-inflate maximum is {maximum}, below the {units} units of the "
             f"namespace: give a maximum of at least {units}, or switch auto-inflate off."
         )
@@ -281,7 +273,7 @@ def _maximum_units(
 def _check_sku(text: str) -> str:
     sku = SKUS.get(text.lower())
     if sku is None:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"sku.name is '{names.quote_text(text)}': {', '.join(SKUS.values())} are allowed."
         )
     return sku
@@ -289,7 +281,7 @@ def _check_sku(text: str) -> str:
 
 def _check_part(what: str, text: str, most: int = 90) -> str:
     if not 1 <= len(text) <= most or not text.isprintable() or "/" in text:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"The {what} '{names.quote_text(text)}' is invalid: "
             f"1 to {most} printable characters without a slash are allowed."
         )
@@ -302,7 +294,7 @@ def _check_location(old: Namespace, text: str) -> str:
     location = _check_part("location", text, _LOCATION_MAX)
     stored = old.metadata.get("location", location)
     if names.fold_name(stored.replace(" ", "")) != names.fold_name(location.replace(" ", "")):
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"The namespace '{old.name}' exists already in the location "
             f"'{names.quote_text(stored)}': it cannot move to '{names.quote_text(location)}'."
         )
@@ -312,10 +304,10 @@ def _check_location(old: Namespace, text: str) -> str:
 def _check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """The limits are those of Resource Manager."""
     if len(tags) > _TAGS_MAX:
-        raise ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
+        raise errors.ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
     for name, value in tags.items():
         if not 1 <= len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"The tag '{names.quote_text(name)}' is invalid: a name of 1 to {_TAG_NAME_MAX} "
                 f"and a value of at most {_TAG_VALUE_MAX} characters are allowed."
             )
