@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.auth.grant import Grant, effective_rights, matches_key
+from penstock.auth.grant import Grant, effective_rights
 from penstock.auth.resource import (
     Path,
     hub_length,
@@ -235,7 +235,7 @@ def revalidate_grant(grant: Grant, authorities: Iterable[Authority]) -> Grant | 
         if fold_name(authority.namespace) != fold_name(grant.namespace):
             continue
         rule = authority.rule(grant.hub, grant.rule_name)
-        if rule is not None and matches_key(rule, grant.key):
+        if rule is not None and grant.key in _keys(rule):
             rights = effective_rights(rule.rights, grant.scope)
             return msgspec.structs.replace(grant, rights=rights)
     return None

@@ -22,7 +22,7 @@ from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits, slow_operations
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
-from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
+from penstock.model.errors import ArgumentError, LogFailed, NotFound, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.metrics import FAST_MS
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
@@ -207,16 +207,16 @@ class HubRuntime:
         if publisher is not None:
             self.check_publisher(publisher)
         done = partial(self._finish, self, batch, size_bytes, partial(self._rounds.complete, done))
-        if partition is None:
-            partition_key = batch.partition_key
-            if partition_key is None:
-                self._publish_round_robin(batch, size_bytes, done, sender)
-                return
-            _check_partition_key(partition_key)
-            partition = partition_for_key(partition_key, self.partition_count)
-        elif not 0 <= partition < self.partition_count:
-            raise error_messages.partition_out_of_range_error(str(partition), self.partition_count)
-        self._append(self._partitions[partition], batch, size_bytes, done, sender)
+        if partition is not None:
+            runtime = self._partition(partition)
+        elif batch.partition_key is not None:
+            _check_partition_key(batch.partition_key)
+            index = partition_for_key(batch.partition_key, self.partition_count)
+            runtime = self._partitions[index]
+        else:
+            runtime = self._partitions[self._round_robin.next()]
+            done = self._publish_to_other_partition(runtime, batch, done, self.partition_count - 1)
+        self._append(runtime, batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
         """Register a sender that is not idempotent. `on_end` gets NotFound when the hub is deleted,
@@ -279,13 +279,6 @@ class HubRuntime:
         self._account.throttle.forget(link)
         for partition in self._partitions:
             partition.throttle.forget(link)
-
-    def _publish_round_robin(
-        self, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
-    ) -> None:
-        partition = self._partitions[self._round_robin.next()]
-        done = self._publish_to_other_partition(partition, batch, done, self.partition_count - 1)
-        self._append(partition, batch, size_bytes, done, sender)
 
     def _publish_to_other_partition(
         self, partition: _PartitionRuntime, batch: EventBatch, done: AppendDone, others: int
@@ -495,20 +488,12 @@ class HubRuntime:
                 reader.end(build_error())
 
     def _end_readers_of_deleted_groups(self) -> None:
-        groups = {
-            fold_name(group.name)
-            for group in self._catalog.groups(self.entity.namespace, self.entity.name)
-        }
-        if self.entity.has_capture_runs:
-            groups.add(fold_name(CAPTURE_GROUP))
         for partition in self._partitions:
             for reader in partition.readers():
-                if fold_name(reader.group) not in groups:
-                    reader.end(
-                        error_messages.entity_not_found_error(
-                            self.namespace, self.entity.name, reader.group
-                        )
-                    )
+                try:
+                    self.group(reader.group)
+                except NotFound as error:
+                    reader.end(error)
 
     def _partition(self, index: int) -> _PartitionRuntime:
         if not 0 <= index < self.partition_count:

@@ -66,7 +66,7 @@ def check_hub(hub: entities.Hub) -> None:
         limits.RETENTION_HOURS_MIN,
         limits.RETENTION_HOURS_MAX,
     )
-    _check_user_metadata(hub.user_metadata)
+    _check_text("user metadata", hub.user_metadata, 0, limits.USER_METADATA_MAX)
     _check_metadata(hub.metadata)
 
 
@@ -90,7 +90,7 @@ def check_partition_count(
 def check_group(group: entities.ConsumerGroup) -> None:
     names.group_name(group.name)
     _check_times(group)
-    _check_user_metadata(group.user_metadata)
+    _check_text("user metadata", group.user_metadata, 0, limits.USER_METADATA_MAX)
 
 
 def check_rule(rule: entities.AuthorizationRule) -> None:
@@ -190,10 +190,6 @@ def _check_key(which: str, key: entities.Secret) -> None:
     _check_range(f"length of the {which} key", len(text), 1, limits.SAS_KEY_MAX)
     if not text.isprintable():
         raise ArgumentError(f"The {which} key holds characters that cannot be printed.")
-
-
-def _check_user_metadata(text: str) -> None:
-    _check_text("user metadata", text, 0, limits.USER_METADATA_MAX)
 
 
 def _check_text(what: str, text: str, least: int, most: int) -> None:

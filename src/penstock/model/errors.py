@@ -156,14 +156,6 @@ class LinkStolen(PenstockError):
     http_status = 409
 
 
-class DetachForced(PenstockError):
-    """The service ended a link: idle, or moved."""
-
-    condition = "amqp:link:detach-forced"
-    http_status = 503
-    retriable = True
-
-
 class ConnectionForced(PenstockError):
     """The service ended a connection: idle, or shutting down."""
 

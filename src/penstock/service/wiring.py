@@ -145,10 +145,10 @@ class Penstock:
         def flushed(seconds: float) -> None:
             """On the committer's thread, which must not wait for a terminal: it does not log."""
             self._flushes.observe(seconds)
-            if seconds * 1000 >= slow_operations.SLOWNESS.threshold_ms:
+            if seconds * 1000 >= slow_operations.threshold_ms:
                 wake(lambda: slow_operations.warn_if_slow("flush", seconds * 1000))
 
-        slow_operations.SLOWNESS.threshold_ms = settings.slow_operation_ms
+        slow_operations.threshold_ms = settings.slow_operation_ms
         logs = EmbeddedLogStore(
             data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
         )
