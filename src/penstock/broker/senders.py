@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.broker.reader import OnEnd
 from penstock.model.errors import PenstockError
 
 
+@dataclass(eq=False, slots=True)
 class SenderLink:
     """Registration of a sender that is not idempotent; `on_end` gets the error when the hub ends
     the link."""
 
-    __slots__ = ("_on_close", "_on_end", "publisher")
-
-    def __init__(
-        self, on_end: OnEnd, on_close: Callable[[SenderLink], None], publisher: str | None
-    ) -> None:
-        self.publisher = publisher
-        self._on_end = on_end
-        self._on_close = on_close
+    _on_end: OnEnd
+    _on_close: Callable[[SenderLink], None]
+    publisher: str | None
 
     def close(self) -> None:
         """Remove the registration, so that the hub no longer refers to the link. Idempotent."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -114,20 +114,13 @@ class Catalog:
     stores each change in a file too; it overrides the methods below `storage`."""
 
     def __init__(self, records: Iterable[Entity] = ()) -> None:
-        self._namespaces = _Entities[Namespace]()
-        self._hubs = _Entities[Hub]()
-        self._groups = _Entities[ConsumerGroup]()
-        self._rules = _Entities[AuthorizationRule]()
-        self._revoked = _Entities[RevokedPublisher]()
-        self._grants = _Entities[QuotaGrant]()
-        self._kinds: dict[type, _Entities[Any]] = {
-            Namespace: self._namespaces,
-            Hub: self._hubs,
-            ConsumerGroup: self._groups,
-            AuthorizationRule: self._rules,
-            RevokedPublisher: self._revoked,
-            QuotaGrant: self._grants,
-        }
+        self._kinds: dict[type, _Entities[Any]] = {kind: _Entities() for kind in get_args(Entity)}
+        self._namespaces: _Entities[Namespace] = self._kinds[Namespace]
+        self._hubs: _Entities[Hub] = self._kinds[Hub]
+        self._groups: _Entities[ConsumerGroup] = self._kinds[ConsumerGroup]
+        self._rules: _Entities[AuthorizationRule] = self._kinds[AuthorizationRule]
+        self._revoked: _Entities[RevokedPublisher] = self._kinds[RevokedPublisher]
+        self._grants: _Entities[QuotaGrant] = self._kinds[QuotaGrant]
         self._reserved: Mapping[tuple[str, str], str] = {}
         self._subscribers: dict[object, OnChange] = {}
         self._audit: deque[AuditEntry] = deque(maxlen=_AUDIT_MAX)
@@ -164,7 +157,10 @@ class Catalog:
 
     # --- hubs -----------------------------------------------------------------------------------
 
-    def hubs(self, namespace: str) -> list[Hub]:
+    def hubs(self, namespace: str | None = None) -> list[Hub]:
+        """The hubs of one namespace, or of all."""
+        if namespace is None:
+            return [hub for parent in self.namespaces() for hub in self.hubs(parent.name)]
         return self._hubs.below(namespace)
 
     def hub(self, namespace: str, name: str) -> Hub | None:

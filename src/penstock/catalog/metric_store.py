@@ -62,21 +62,13 @@ _STEP_1 = (
     """,
     """
     CREATE TABLE samples (
-        subject INTEGER NOT NULL,
-        step_ms INTEGER NOT NULL,
-        at_ms INTEGER NOT NULL,
-        incoming_messages INTEGER NOT NULL,
-        incoming_bytes INTEGER NOT NULL,
-        outgoing_messages INTEGER NOT NULL,
-        outgoing_bytes INTEGER NOT NULL,
-        successful_requests INTEGER NOT NULL,
-        throttled_requests INTEGER NOT NULL,
-        user_errors INTEGER NOT NULL,
-        server_errors INTEGER NOT NULL,
-        active_connections INTEGER,
-        size_bytes INTEGER,
-        lag_events INTEGER,
-        throughput_units INTEGER,
+        subject INTEGER NOT NULL, step_ms INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+        incoming_messages INTEGER NOT NULL, incoming_bytes INTEGER NOT NULL,
+        outgoing_messages INTEGER NOT NULL, outgoing_bytes INTEGER NOT NULL,
+        successful_requests INTEGER NOT NULL, throttled_requests INTEGER NOT NULL,
+        user_errors INTEGER NOT NULL, server_errors INTEGER NOT NULL,
+        active_connections INTEGER, size_bytes INTEGER,
+        lag_events INTEGER, throughput_units INTEGER,
         PRIMARY KEY (subject, step_ms, at_ms)
     ) STRICT, WITHOUT ROWID
     """,

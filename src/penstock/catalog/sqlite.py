@@ -186,176 +186,126 @@ def _reveal(secret: Any) -> str:
 # "PENS": distinguishes a catalog from any other SQLite file at its path.
 APPLICATION_ID = 0x50454E53
 
-_MIGRATION_1 = (
-    """
-    CREATE TABLE namespaces (
-        key TEXT PRIMARY KEY,
-        name TEXT NOT NULL,
-        created_ms INTEGER NOT NULL,
-        updated_ms INTEGER NOT NULL,
-        hosts TEXT NOT NULL, -- JSON array
-        tier TEXT NOT NULL,
-        throughput_units INTEGER -- NULL: counted, not enforced
-    ) STRICT
-    """,
-    """
-    CREATE TABLE hubs (
-        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
-        key TEXT NOT NULL,
-        id TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL,
-        partition_count INTEGER NOT NULL,
-        created_ms INTEGER NOT NULL,
-        updated_ms INTEGER NOT NULL,
-        retention_hours INTEGER NOT NULL,
-        status TEXT NOT NULL,
-        user_metadata TEXT NOT NULL,
-        PRIMARY KEY (namespace_key, key)
-    ) STRICT
-    """,
-    """
-    CREATE TABLE groups (
-        namespace_key TEXT NOT NULL,
-        hub_key TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        created_ms INTEGER NOT NULL,
-        updated_ms INTEGER NOT NULL,
-        user_metadata TEXT NOT NULL,
-        PRIMARY KEY (namespace_key, hub_key, key),
-        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
-            ON DELETE CASCADE
-    ) STRICT
-    """,
-    """
-    CREATE TABLE rules (
-        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
-        hub_key TEXT, -- NULL: a rule of the namespace
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        rights INTEGER NOT NULL,
-        primary_key TEXT NOT NULL,
-        secondary_key TEXT NOT NULL,
-        created_ms INTEGER NOT NULL,
-        updated_ms INTEGER NOT NULL,
-        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
-            ON DELETE CASCADE
-    ) STRICT
-    """,
-    # NULL differs from NULL in a primary key, so the namespace's rules need an expression.
-    "CREATE UNIQUE INDEX rules_by_name ON rules (namespace_key, ifnull(hub_key, ''), key)",
-)
-
-_MIGRATION_2 = (
-    """
-    CREATE TABLE revoked_publishers (
-        namespace_key TEXT NOT NULL,
-        hub_key TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        revoked_ms INTEGER NOT NULL,
-        PRIMARY KEY (namespace_key, hub_key, key),
-        FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
-            ON DELETE CASCADE
-    ) STRICT
-    """,
-)
-
-_MIGRATION_3 = (
-    # NULL: auto-inflate is off
-    "ALTER TABLE namespaces ADD COLUMN maximum_throughput_units INTEGER",
-    """
-    CREATE TABLE quota_grants (
-        namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
-        kind TEXT NOT NULL,
-        value INTEGER NOT NULL,
-        granted_by TEXT NOT NULL,
-        granted_ms INTEGER NOT NULL,
-        note TEXT NOT NULL,
-        PRIMARY KEY (namespace_key, kind)
-    ) STRICT
-    """,
-    """
-    CREATE TABLE audit (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        at_ms INTEGER NOT NULL,
-        who TEXT NOT NULL,
-        what TEXT NOT NULL,
-        detail TEXT NOT NULL
-    ) STRICT
-    """,
-    """
-    CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
-    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
-    """,
-    """
-    CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
-    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
-    """,
-    # No reference to namespaces: usage remains when the namespace is deleted.
-    """
-    CREATE TABLE usage (
-        hour_ms INTEGER NOT NULL,
-        namespace_key TEXT NOT NULL,
-        run TEXT NOT NULL,
-        namespace TEXT NOT NULL,
-        units INTEGER NOT NULL,
-        ingress_events INTEGER NOT NULL,
-        ingress_messages INTEGER NOT NULL,
-        ingress_bytes INTEGER NOT NULL,
-        egress_bytes INTEGER NOT NULL,
-        capture_hours INTEGER NOT NULL,
-        PRIMARY KEY (hour_ms, namespace_key, run)
-    ) STRICT, WITHOUT ROWID
-    """,
-)
-
-_MIGRATION_4 = (
-    # What the management API keeps beside what the broker needs: a JSON object.
-    "ALTER TABLE namespaces ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
-    "ALTER TABLE hubs ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
-)
-
-_MIGRATION_5 = ("ALTER TABLE namespaces ADD COLUMN limits TEXT NOT NULL DEFAULT 'specification'",)
-
-_MIGRATION_6 = (
-    # Hubs that were deleted and whose log may still be on disk: written by the transaction that
-    # deletes them, also when a namespace takes its hubs along.
-    """
-    CREATE TABLE deleted_hubs (
-        id TEXT PRIMARY KEY
-    ) STRICT, WITHOUT ROWID
-    """,
-    """
-    CREATE TRIGGER hub_deletion_is_recorded AFTER DELETE ON hubs
-    BEGIN INSERT OR IGNORE INTO deleted_hubs (id) VALUES (OLD.id); END
-    """,
-)
-
-# A released migration is never edited: `PRAGMA user_version` of a file counts the applied ones.
+# A released migration is never changed: `PRAGMA user_version` of a file counts the applied ones.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    _MIGRATION_1,
-    _MIGRATION_2,
-    _MIGRATION_3,
-    _MIGRATION_4,
-    _MIGRATION_5,
-    _MIGRATION_6,
+    (
+        """
+        CREATE TABLE namespaces (
+            key TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,
+            hosts TEXT NOT NULL, -- JSON array
+            tier TEXT NOT NULL,
+            throughput_units INTEGER -- NULL: counted, not enforced
+        ) STRICT
+        """,
+        """
+        CREATE TABLE hubs (
+            namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+            key TEXT NOT NULL,
+            id TEXT NOT NULL UNIQUE,
+            name TEXT NOT NULL,
+            partition_count INTEGER NOT NULL,
+            created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,
+            retention_hours INTEGER NOT NULL, status TEXT NOT NULL, user_metadata TEXT NOT NULL,
+            PRIMARY KEY (namespace_key, key)
+        ) STRICT
+        """,
+        """
+        CREATE TABLE groups (
+            namespace_key TEXT NOT NULL, hub_key TEXT NOT NULL, key TEXT NOT NULL,
+            name TEXT NOT NULL,
+            created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,
+            user_metadata TEXT NOT NULL,
+            PRIMARY KEY (namespace_key, hub_key, key),
+            FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+                ON DELETE CASCADE
+        ) STRICT
+        """,
+        """
+        CREATE TABLE rules (
+            namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+            hub_key TEXT, -- NULL: a rule of the namespace
+            key TEXT NOT NULL,
+            name TEXT NOT NULL,
+            rights INTEGER NOT NULL, primary_key TEXT NOT NULL, secondary_key TEXT NOT NULL,
+            created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,
+            FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+                ON DELETE CASCADE
+        ) STRICT
+        """,
+        # NULL differs from NULL in a primary key, so the namespace's rules need an expression.
+        "CREATE UNIQUE INDEX rules_by_name ON rules (namespace_key, ifnull(hub_key, ''), key)",
+    ),
+    (
+        """
+        CREATE TABLE revoked_publishers (
+            namespace_key TEXT NOT NULL, hub_key TEXT NOT NULL, key TEXT NOT NULL,
+            name TEXT NOT NULL,
+            revoked_ms INTEGER NOT NULL,
+            PRIMARY KEY (namespace_key, hub_key, key),
+            FOREIGN KEY (namespace_key, hub_key) REFERENCES hubs (namespace_key, key)
+                ON DELETE CASCADE
+        ) STRICT
+        """,
+    ),
+    (
+        # NULL: auto-inflate is off
+        "ALTER TABLE namespaces ADD COLUMN maximum_throughput_units INTEGER",
+        """
+        CREATE TABLE quota_grants (
+            namespace_key TEXT NOT NULL REFERENCES namespaces (key) ON DELETE CASCADE,
+            kind TEXT NOT NULL, value INTEGER NOT NULL,
+            granted_by TEXT NOT NULL, granted_ms INTEGER NOT NULL, note TEXT NOT NULL,
+            PRIMARY KEY (namespace_key, kind)
+        ) STRICT
+        """,
+        """
+        CREATE TABLE audit (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            at_ms INTEGER NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL
+        ) STRICT
+        """,
+        """
+        CREATE TRIGGER audit_is_never_changed BEFORE UPDATE ON audit
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+        """,
+        """
+        CREATE TRIGGER audit_is_never_deleted BEFORE DELETE ON audit
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+        """,
+        # No reference to namespaces: usage remains when the namespace is deleted.
+        """
+        CREATE TABLE usage (
+            hour_ms INTEGER NOT NULL, namespace_key TEXT NOT NULL, run TEXT NOT NULL,
+            namespace TEXT NOT NULL,
+            units INTEGER NOT NULL,
+            ingress_events INTEGER NOT NULL, ingress_messages INTEGER NOT NULL,
+            ingress_bytes INTEGER NOT NULL, egress_bytes INTEGER NOT NULL,
+            capture_hours INTEGER NOT NULL,
+            PRIMARY KEY (hour_ms, namespace_key, run)
+        ) STRICT, WITHOUT ROWID
+        """,
+    ),
+    (
+        # What the management API keeps beside what the broker needs: a JSON object.
+        "ALTER TABLE namespaces ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE hubs ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'",
+    ),
+    ("ALTER TABLE namespaces ADD COLUMN limits TEXT NOT NULL DEFAULT 'specification'",),
+    (
+        # Hubs that were deleted and whose log may still be on disk: written by the transaction that
+        # deletes them, also when a namespace takes its hubs along.
+        "CREATE TABLE deleted_hubs (id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID",
+        """
+        CREATE TRIGGER hub_deletion_is_recorded AFTER DELETE ON hubs
+        BEGIN INSERT OR IGNORE INTO deleted_hubs (id) VALUES (OLD.id); END
+        """,
+    ),
 )
-SUMMED_TABLES = (
-    "namespaces",
-    "hubs",
-    "groups",
-    "rules",
-    "revoked_publishers",
-    "quota_grants",
-    "audit",
-    "usage",
-    "deleted_hubs",
-)
-
 DATABASE_FORMAT = DatabaseFormat(
     name="catalog",
     application_id=APPLICATION_ID,
     migrations=MIGRATIONS,
-    summed_tables=SUMMED_TABLES,
+    summed_tables=(*(table for table, _ in _TABLES.values()), "usage", "deleted_hubs"),
 )

@@ -15,7 +15,7 @@ import msgspec
 from penstock.catalog.sqlite import empty_log, translate_errors
 from penstock.io.database import connect
 from penstock.io.sqlite import transaction
-from penstock.model.names import NamespaceName, fold_name
+from penstock.model.names import fold_name
 from penstock.model.usage import Usage
 
 TIME_MS_MAX = 2**63 - 1
@@ -29,16 +29,17 @@ _COUNTS = (
     "capture_hours",
 )
 COLUMNS = ("units", *_COUNTS)
+_FIELDS = Usage.__struct_fields__
 
 # Counts of a run only grow, so the larger of two writes is the newer one.
 _RECORD = f"""
-    INSERT INTO usage (hour_ms, namespace_key, run, namespace, {", ".join(COLUMNS)})
-    VALUES (?, ?, ?, ?, {", ".join("?" * len(COLUMNS))})
+    INSERT INTO usage (namespace_key, {", ".join(_FIELDS)})
+    VALUES (:namespace_key, {", ".join(f":{name}" for name in _FIELDS)})
     ON CONFLICT (hour_ms, namespace_key, run) DO UPDATE SET
         {", ".join(f"{name} = max({name}, excluded.{name})" for name in COLUMNS)}
 """  # noqa: S608 - column names of this module
 _READ = f"""
-    SELECT hour_ms, namespace, run, {", ".join(COLUMNS)} FROM usage
+    SELECT {", ".join(_FIELDS)} FROM usage
     WHERE hour_ms >= ? AND hour_ms < ? ORDER BY hour_ms, namespace_key, run
 """  # noqa: S608 - column names of this module
 
@@ -87,16 +88,9 @@ def read_usage(
     connection: sqlite3.Connection, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX
 ) -> list[Usage]:
     """The usage in the catalog file of the connection. Raises sqlite3.Error."""
-    return sum_usage(_from_row(*row) for row in connection.execute(_READ, (since_ms, until_ms)))
+    rows = connection.execute(_READ, (since_ms, until_ms))
+    return sum_usage(Usage(**dict(zip(_FIELDS, row, strict=True))) for row in rows)
 
 
-def _to_row(count: Usage) -> tuple[str | int, ...]:
-    return (
-        *(count.hour_ms, fold_name(count.namespace), count.run, count.namespace),
-        *(getattr(count, name) for name in COLUMNS),
-    )
-
-
-def _from_row(hour_ms: int, namespace: str, run: str, *values: int) -> Usage:
-    columns = dict(zip(COLUMNS, values, strict=True))
-    return Usage(hour_ms=hour_ms, namespace=NamespaceName(namespace), run=run, **columns)
+def _to_row(count: Usage) -> dict[str, str | int]:
+    return {"namespace_key": fold_name(count.namespace), **msgspec.structs.asdict(count)}

@@ -122,7 +122,8 @@ class ManagementApp:
             status, value, headers = self._refusal(error, request_id)
         except Exception:
             log.exception("management request failed: request_id=%s", request_id)
-            status, value, headers = 500, error_body("InternalServerError", INTERNAL), []
+            detail = ErrorDetail("InternalServerError", INTERNAL)
+            status, value, headers = 500, ErrorBody(detail), []
         headers += [
             ("x-ms-request-id", request_id),
             ("x-ms-correlation-request-id", request_id),
@@ -222,7 +223,7 @@ class ManagementApp:
         elif status == 500:
             log.error("management request failed: request_id=%s text=%s", request_id, error)
             text = INTERNAL
-        return status, error_body(code, text), headers
+        return status, ErrorBody(ErrorDetail(code, text)), headers
 
 
 class _RequestRate:
@@ -245,10 +246,6 @@ class _RequestRate:
                 "wait a second and try again."
             )
         self._tokens -= 1
-
-
-def error_body(code: str, message: str) -> ErrorBody:
-    return ErrorBody(ErrorDetail(code, message))
 
 
 def _expiry_s(token: str) -> int:

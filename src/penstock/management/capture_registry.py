@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from penstock.capture.description import parse_description
-from penstock.capture.destinations import Destination, redact_url, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.status import (
     RECENT_FILES_MAX,
     CaptureReport,
     CaptureState,
     CaptureStatus,
-    DestinationSummary,
 )
 from penstock.model import names
 from penstock.model.capture import CaptureDescription, CaptureHistory, CaptureRun, HubCapture
@@ -64,12 +63,6 @@ class CaptureRegistry:
     def last_poll_age_ms(self, now_ms: int) -> int | None:
         """How long ago a job asked for its runs; None when none ever did."""
         return None if self._job is None else now_ms - self._job[1]
-
-    def summarize_destinations(self) -> list[DestinationSummary]:
-        return [
-            DestinationSummary(destination.name, redact_url(destination.url))
-            for destination in self.destinations
-        ]
 
     def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
         """Replace the run's last report. Returns whether it had none. Raises ArgumentError."""

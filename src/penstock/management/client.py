@@ -383,17 +383,18 @@ class ManagementClient:
         **query: str | int | None,
     ) -> dict[str, Any]:
         """Send one request, and return the object in the response, empty without one."""
-        return _decode(self._send(method, path, body, **query) or b"{}", dict[str, Any])
+        return self._read(dict[str, Any], method, path, body, **query)
 
-    def _send(
+    def _read(
         self,
+        kind: type[T],
         method: str,
         path: str,
-        body: arm.ArmStruct | Mapping[str, Any] | None,
+        body: arm.ArmStruct | Mapping[str, Any] | None = None,
         **query: str | int | None,
-    ) -> bytes:
-        """Send one request, and return the content of the response. `path` is escaped already; a
-        query value of None is left out."""
+    ) -> T:
+        """Send one request, and return the content of the response as `kind`. `path` is escaped
+        already; a query value of None is left out."""
         fields = {name: value for name, value in query.items() if value is not None}
         text = f"{path}?{urlencode({'api-version': API_VERSION, **fields})}"
         token = read_token(self._token) if isinstance(self._token, Path) else self._token
@@ -414,17 +415,17 @@ class ManagementClient:
             raise errors.InternalError(f"{self.url} cannot be reached: {error}.") from None
         if response.status >= 400:
             raise _refusal(response.status, response.body)
-        return response.body
+        try:
+            return msgspec.json.decode(response.body or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            raise errors.InternalError(f"The service's answer cannot be read: {error}.") from None
 
     def _list(self, path: str, **query: str | int | None) -> list[dict[str, Any]]:
-        return list(self.call("GET", path, None, **query)["value"])
+        return self._read_list(dict[str, Any], path, **query)
 
-    def _read(self, kind: type[T], method: str, path: str, body: arm.ArmStruct | None = None) -> T:
-        return _decode(self._send(method, path, body), kind)
-
-    def _read_list(self, kind: type[T], path: str, **query: str | None) -> list[T]:
-        content = self._send("GET", path, None, **query)
-        return _decode(content, arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
+    def _read_list(self, kind: type[T], path: str, **query: str | int | None) -> list[T]:
+        page = self._read(arm.Page[kind], "GET", path, **query)  # type: ignore[valid-type]  # mypy: a variable
+        return page.value
 
     def _delete(self, path: str) -> None:
         self.call("GET", path)  # raises NotFound; Resource Manager's DELETE does not
@@ -498,13 +499,6 @@ def _refusal(status: int, answer: bytes) -> errors.PenstockError:
     except msgspec.MsgspecError:
         error = arm.ErrorDetail("", "")
     return error_from_response(status, error.code, error.message)
-
-
-def _decode(answer: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except msgspec.MsgspecError as error:
-        raise errors.InternalError(f"The service's answer cannot be read: {error}.") from None
 
 
 def _segment(name: str) -> str:

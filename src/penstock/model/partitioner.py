@@ -40,13 +40,11 @@ class RoundRobin:
     def next(self) -> int:
         """The next partition that has not failed. If all have, the next one of all: its log then
         reports why it refuses the batch."""
-        first = self._advance()
-        index = first
-        while self._has_failed(index):
+        for _ in range(self._partition_count):
             index = self._advance()
-            if index == first:
-                break
-        return index
+            if not self._has_failed(index):
+                return index
+        return self._advance()
 
     def _advance(self) -> int:
         index = self._next

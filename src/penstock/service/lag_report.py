@@ -64,9 +64,8 @@ def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[
         keeper.keep_only(
             {
                 (hub.id, group.name)
-                for namespace in catalog.namespaces()
-                for hub in catalog.hubs(namespace.name)
-                for group in catalog.groups(namespace.name, hub.name)
+                for hub in catalog.hubs()
+                for group in catalog.groups(hub.namespace, hub.name)
             }
         )
 

@@ -178,9 +178,8 @@ class Penstock:
         )
         await self._meter(broker, catalog, data, loop)
         # Every log is opened, and so recovered, before the listeners open.
-        for namespace in catalog.namespaces():
-            for hub in catalog.hubs(namespace.name):
-                broker.hub(namespace.name, hub.name)
+        for hub in catalog.hubs():
+            broker.hub(hub.namespace, hub.name)
         reads = ReadThreads(_READ_THREADS, "penstock-read")
         self._stack.callback(reads.shutdown)
         context = AmqpContext(

@@ -26,7 +26,6 @@ from penstock.model.errors import ArgumentError, NotFound
 from penstock.model.quotas import QuotaGrant, QuotaKind
 from penstock.model.usage import Usage
 
-_HISTORY_DEFAULT_MS = metrics.HOUR_MS
 _GRANT = OWN_NAMESPACE + "/quotaGrants/{kind}"
 _JOB = OWN + "/jobs/{job}"
 
@@ -127,7 +126,7 @@ class ActivityOperations(OperationGroup):
                     f"'{names.quote_text(name)}' is no metric: {', '.join(metrics.NAMES)} are."
                 )
         until_ms = self._now_ms() if query.until_ms is None else query.until_ms
-        since_ms = until_ms - _HISTORY_DEFAULT_MS if query.since_ms is None else query.since_ms
+        since_ms = until_ms - metrics.HOUR_MS if query.since_ms is None else query.since_ms
         request = metrics.MetricRequest(
             namespace=namespace,
             hub=hub,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from penstock.capture.destinations import redact_url
 from penstock.capture.runs import RUNS_MAX, finish_run, plan_backfill
 from penstock.capture.status import (
     CaptureReport,
@@ -53,7 +54,7 @@ class CaptureOperations(OperationGroup):
             registry.status(
                 hub, broker.hub(hub.namespace, hub.name).next_sequences(), now_ms=now_ms
             )
-            for hub in self._hubs()
+            for hub in self._catalog.hubs()
             if hub.capture_description is not None
         ]
         return [
@@ -67,7 +68,10 @@ class CaptureOperations(OperationGroup):
     def list_capture_destinations(self) -> list[DestinationSummary]:
         """The destinations that `storageAccountResourceId` may name."""
         self._permit(Action.CAPTURE_READ)
-        return self._context.captures.summarize_destinations()
+        return [
+            DestinationSummary(destination.name, redact_url(destination.url))
+            for destination in self._context.captures.destinations
+        ]
 
     @ROUTES.add("GET", f"{OWN}/captureRuns")
     def list_capture_runs(self, query: CaptureRunsQuery) -> list[RunAssignment]:
@@ -87,7 +91,7 @@ class CaptureOperations(OperationGroup):
                 retention_hours=hub.retention_hours,
                 captured=registry.captured_positions(hub, run),
             )
-            for hub in self._hubs()
+            for hub in self._catalog.hubs()
             for capture in [hub.capture]
             for run in capture.runs
         ]
@@ -174,10 +178,3 @@ class CaptureOperations(OperationGroup):
     def _put_runs(self, hub: Hub, runs: Sequence[CaptureRun]) -> None:
         capture = msgspec.structs.replace(hub.capture, runs=[*runs])
         self._catalog.put_hub(hub.replace_capture(capture))
-
-    def _hubs(self) -> Sequence[Hub]:
-        return [
-            hub
-            for namespace in self._catalog.namespaces()
-            for hub in self._catalog.hubs(namespace.name)
-        ]
