@@ -221,9 +221,6 @@ class FairShares:
         self._least_received = [0, 0]
         self._undistributed = [0, 0]
 
-    def __bool__(self) -> bool:
-        return bool(self._by_sender)
-
     def __len__(self) -> int:
         return len(self._by_sender)
 

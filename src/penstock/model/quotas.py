@@ -55,6 +55,3 @@ def next_allowed_units(units: int) -> int:
     if units < limits.THROUGHPUT_UNITS_MAX:
         return units + 1
     return units + (_SMALL_BLOCK if units < _LARGE_BLOCK else _LARGE_BLOCK)
-
-
-assert is_allowed_units(limits.THROUGHPUT_UNITS_GRANTED_MAX)

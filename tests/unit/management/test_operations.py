@@ -94,11 +94,11 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.PORTAL_LINK: lambda o: o.activity.issue_sign_in_link(),
     Action.TOKEN_READ: lambda o: o.activity.show_token_holder(arm.TokenBody(token="a token")),
     Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in(arm.SignInBody(address="192.0.2.7")),
-    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.list_revoked_admin_tokens(),
-    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue_admin_token(
+    Action.ADMIN_TOKEN_READ: lambda o: o.activity.list_revoked_admin_tokens(),
+    Action.ADMIN_TOKEN_ISSUE: lambda o: o.activity.issue_admin_token(
         arm.AdminTokenBody(name="anna", role="Reader", lifetime_seconds=60)
     ),
-    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke_admin_token("a" * 32),
+    Action.ADMIN_TOKEN_REVOKE: lambda o: o.activity.revoke_admin_token("a" * 32),
     Action.CAPTURE_BACKFILL: lambda o: asyncio.run(
         o.captures.backfill_capture(NS, HUB, BackfillRequest(since="earliest"))
     ),
