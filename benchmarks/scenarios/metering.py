@@ -29,7 +29,9 @@ from benchmarks.scenarios.comparison import require_success
 from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, SINGLES_IN_FLIGHT, Penstock
 from benchmarks.systems.process import pin_generator
 
-from penstock.broker import Broker, HubRuntime, Reader
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
+from penstock.broker.reader import Reader
 from penstock.catalog.api import Catalog
 from penstock.client.load import producer as generator
 from penstock.client.load.consumer import receive

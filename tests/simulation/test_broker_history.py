@@ -14,7 +14,9 @@ from itertools import count
 
 import pytest
 
-from penstock.broker import ALREADY_STORED, Broker, FetchResult, ProducerLink, Reader, ReadState
+from penstock.broker.broker import Broker
+from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
+from penstock.broker.reader import FetchResult, Reader, ReadState
 from penstock.catalog.api import Catalog
 from penstock.log.api import AppendDone, LogHealth, PartitionLog, PartitionStatus, Unsubscribe
 from penstock.log.memory import MemoryLogStore

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock.amqp.message import DataBody, Message, ValueBody, encode_message
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.client import ClientError, connect, parse_connection_string
 from penstock.client.links import RequestResponseClient

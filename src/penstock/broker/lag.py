@@ -97,8 +97,7 @@ def _build_lag_row(
     lag_events: int | None = None
     if done is not None:
         # Events that retention removed cannot be processed any more and are not counted.
-        oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
-        lag_events = max(0, status.last_sequence + 1 - max(done + 1, oldest))
+        lag_events = max(0, status.last_sequence + 1 - max(done + 1, status.next_retained))
     elif readers:
         lag_events = max(reader.lag_events for reader in readers)
     row = LagRow(

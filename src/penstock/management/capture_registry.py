@@ -26,9 +26,8 @@ REPORTS_MAX = 4096
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
 STARTING_MS = 120_000  # time for Spark to start
-CLAIM_MS = (
-    90_000  # a job that sent no request for this long is gone; it sends none while Spark starts
-)
+# A job that sent no request for this long is gone; it sends none while Spark starts.
+CLAIM_MS = 90_000
 _PARTITIONS_MAX = 4096
 
 

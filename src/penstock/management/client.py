@@ -424,7 +424,7 @@ class ManagementClient:
         return self._read_list(dict[str, Any], path, **query)
 
     def _read_list(self, kind: type[T], path: str, **query: str | int | None) -> list[T]:
-        page = self._read(arm.Page[kind], "GET", path, **query)  # type: ignore[valid-type]  # mypy: a variable
+        page = self._read(arm.Page[kind], "GET", path, None, **query)  # type: ignore[valid-type]  # mypy: a variable
         return page.value
 
     def _delete(self, path: str) -> None:

@@ -10,10 +10,8 @@ from penstock.model import errors
 INTERNAL = "The service was unable to process the request; the operator finds why in the log."
 
 
-class GroupInUse(errors.PenstockError):
+class GroupInUse(errors.PenstockError, http_status=409):
     """An event processor holds a lease on a partition whose checkpoint is to be moved."""
-
-    http_status = 409
 
 
 class RequestError(errors.ArgumentError):
@@ -47,13 +45,10 @@ _CODES: tuple[tuple[type[errors.PenstockError], int, str], ...] = (
 _BY_CODE = {code: kind for kind, _, code in _CODES} | {
     "InvalidAuthenticationToken": errors.Unauthorized
 }
-_BY_STATUS: dict[int, type[errors.PenstockError]] = {
+# The first kind of each status; for these statuses another one.
+_BY_STATUS = {status: kind for kind, status, _ in reversed(_CODES)} | {
+    400: errors.ArgumentError,
     401: errors.Unauthorized,
-    403: Forbidden,
-    404: errors.NotFound,
-    409: errors.AlreadyExists,
-    413: errors.MessageTooLarge,
-    429: errors.ServerBusy,
     503: errors.ServerBusy,
 }
 

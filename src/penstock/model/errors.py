@@ -19,11 +19,15 @@ class PenstockError(Exception):
     def __init_subclass__(
         cls, condition: str = "", http_status: int = 0, *, retriable: bool = False
     ) -> None:
-        """An error class states in its class statement what differs from its base."""
+        """An error class states in its class statement what differs from its bases. What it does not
+        state is inherited: of two bases, the first that states it decides."""
         super().__init_subclass__()
-        cls.condition = condition or cls.condition
-        cls.http_status = http_status or cls.http_status
-        cls.retriable = retriable or cls.retriable
+        if condition:
+            cls.condition = condition
+        if http_status:
+            cls.http_status = http_status
+        if retriable:
+            cls.retriable = retriable
 
 
 class ServerBusy(

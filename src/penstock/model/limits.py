@@ -92,9 +92,7 @@ CONNECTIONS_PER_NAMESPACE_MAX = 5_000
 CONNECTIONS_PER_ADDRESS_MAX = 4_000  # a fleet behind one address translator
 UNAUTHENTICATED_PER_ADDRESS_MAX = 2_000  # a fleet that reconnects at once; above it the oldest ends
 UNAUTHENTICATED_MAX = 3_000  # of all addresses
-UNAUTHENTICATED_BYTES_MAX = (
-    32 * KB
-)  # of one connection; an honest client needs 10 KB until its token
+UNAUTHENTICATED_BYTES_MAX = 32 * KB  # of one connection; a client needs 10 KB until its token
 UNAUTHENTICATED_LINKS_MAX = 32  # attaches of one connection
 FAILED_TOKENS_PER_CONNECTION_MAX = 64
 # A link outlives its token for a while: older clients renew a token only after its expiry.

@@ -14,7 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, hub_rows
 from penstock.catalog.api import Catalog, MetricStore
 from penstock.io.threads import StartedThreads

@@ -18,7 +18,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog

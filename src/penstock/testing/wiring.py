@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.auth import Authority
-from penstock.broker import Broker
+from penstock.auth.sas import Authority
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer

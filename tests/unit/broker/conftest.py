@@ -8,7 +8,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.broker import Broker, HubRuntime, ProducerLink, Reader, ReaderView, ReadState
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime, ReaderView
+from penstock.broker.idempotent_producers import ProducerLink
+from penstock.broker.reader import Reader, ReadState
 from penstock.catalog.api import Catalog
 from penstock.log.api import AppendDone, PartitionLog, Unsubscribe
 from penstock.log.memory import MemoryLogStore

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.usage_ledger import MemoryUsageLedger
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.management import resources as arm

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.checkpoints import Checkpoint, Ownership

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.log.memory import MemoryLogStore

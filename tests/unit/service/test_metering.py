@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from tests.support.usage_ledger import MemoryUsageLedger
 
-from penstock.broker import Account, Broker
+from penstock.broker.accounts import Account
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.broker import ReaderView
+from penstock.broker.hub import ReaderView
 from penstock.management import resources as arm
 from penstock.management.jobs import Job
 from penstock.management.operations.base import (

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow
 from penstock.broker.seek import checkpoint_for_position
 from penstock.catalog.api import Catalog, UsageLedger

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.broker import HubRuntime
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse

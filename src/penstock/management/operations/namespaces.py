@@ -66,16 +66,19 @@ class NamespaceOperations(OperationGroup):
             )
         return namespace
 
-    def check_name(self, name: str) -> tuple[str, str] | None:
-        """None when a namespace of this name can be created, else Azure's reason and a text."""
+    def check_name(self, name: str) -> arm.NameAvailability:
+        """Whether a namespace of this name can be created, with Azure's reason."""
         self._permit(Action.NAMESPACE_READ)
         try:
             names.namespace_name(name)
         except errors.PenstockError as error:
-            return "InvalidName", str(error)
+            return arm.NameAvailability(
+                name_available=False, reason="InvalidName", message=str(error)
+            )
         if self._catalog.namespace(name) is not None:
-            return "NameInUse", f"The namespace '{names.quote_text(name)}' exists already."
-        return None
+            text = f"The namespace '{names.quote_text(name)}' exists already."
+            return arm.NameAvailability(name_available=False, reason="NameInUse", message=text)
+        return arm.NameAvailability(name_available=True)
 
     def put(
         self, name: str, body: arm.NamespaceBody, scope: ResourceScope | None = None

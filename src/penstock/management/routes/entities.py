@@ -34,7 +34,6 @@ from penstock.model.entities import (
     Hub,
     Namespace,
     Right,
-    Secret,
 )
 from penstock.model.errors import ArgumentError, NotFound
 
@@ -169,8 +168,7 @@ def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
 
 @ROUTES.add("PUT", HUB)
 def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
-    namespace, hub = request.path("hub")
-    return _hub_resource(request.operations.hubs.put(namespace, hub, body), request)
+    return _hub_resource(request.operations.hubs.put(*request.path("hub"), body), request)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
@@ -226,9 +224,8 @@ def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
 def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
-    namespace, hub, name = request.path("hub", "rule")
-    rights = _parse_rights(body.properties.rights)
-    return _rule_resource(request.operations.rules.put(namespace, hub, name, rights), request)
+    path, rights = request.path("hub", "rule"), _parse_rights(body.properties.rights)
+    return _rule_resource(request.operations.rules.put(*path, rights), request)
 
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
@@ -247,9 +244,7 @@ def list_keys(request: ApiRequest) -> arm.AccessKeys:
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
 def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
-    namespace, hub, name = request.path("hub", "rule")
-    key = None if body.key is None else Secret(body.key)
-    rule = request.operations.rules.regenerate(namespace, hub, name, body.key_type, key)
+    rule = request.operations.rules.regenerate(*request.path("hub", "rule"), body)
     return _access_keys(rule, request.endpoints.servicebus)
 
 

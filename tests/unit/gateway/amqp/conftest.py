@@ -45,8 +45,9 @@ from penstock.amqp.performatives import (
 )
 from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Symbol
-from penstock.auth import Authority, sign
-from penstock.broker import Broker, ReaderView
+from penstock.auth.sas import Authority, sign
+from penstock.broker.broker import Broker
+from penstock.broker.hub import ReaderView
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer

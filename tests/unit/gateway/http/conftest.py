@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from penstock.amqp.message import DataBody, Message, decode_message
-from penstock.auth import Authority, sign
-from penstock.broker import Broker
+from penstock.auth.sas import Authority, sign
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.gateway.http.publish import PublishEndpoint
 from penstock.log.api import AppendDone, PartitionLog
