@@ -19,8 +19,8 @@ class PenstockError(Exception):
     def __init_subclass__(
         cls, condition: str = "", http_status: int = 0, *, retriable: bool = False
     ) -> None:
-        """An error class states in its class statement what differs from its bases. What it does not
-        state is inherited: of two bases, the first that states it decides."""
+        """A class statement gives what differs from the bases. What it does not give is inherited:
+        of two bases, the first that gives it decides."""
         super().__init_subclass__()
         if condition:
             cls.condition = condition
