@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from penstock.broker import error_messages
 from penstock.broker.accounts import Account
-from penstock.broker.counters import HubCounters
-from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
+from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink, ignore_end
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import register_reader
 from penstock.broker.round_queue import RoundQueue
-from penstock.broker.senders import SenderLink
 from penstock.broker.throttle import Throttle
+from penstock.broker.usage_meter import HubCounters
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
@@ -71,8 +71,26 @@ class _PartitionRuntime:
     def readers(self) -> list[Reader]:
         return [reader for readers in self.groups.values() for reader in readers]
 
-    def producer_links(self) -> list[ProducerLink]:
-        return [] if self.producers is None else self.producers.links()
+
+@dataclass(eq=False, slots=True)
+class SenderLink:
+    """Registration of a sender that is not idempotent; `on_end` gets the error when the hub ends
+    the link."""
+
+    _on_end: OnEnd
+    _on_close: Callable[[SenderLink], None]
+    publisher: str | None
+
+    def close(self) -> None:
+        """Remove the registration, so that the hub no longer refers to the link. Idempotent."""
+        self._on_end = ignore_end
+        self._on_close(self)
+
+    def end(self, error: PenstockError) -> None:
+        """Close the registration, then notify the owner of the link."""
+        on_end = self._on_end
+        self.close()
+        on_end(error)
 
 
 class HubRuntime:
@@ -210,7 +228,11 @@ class HubRuntime:
         if partition is not None:
             runtime = self._partition(partition)
         elif batch.partition_key is not None:
-            _check_partition_key(batch.partition_key)
+            if len(batch.partition_key) > limits.PARTITION_KEY_MAX:
+                raise ArgumentError(
+                    f"The partition key has {len(batch.partition_key)} characters: "
+                    f"at most {limits.PARTITION_KEY_MAX} are allowed."
+                )
             index = partition_for_key(batch.partition_key, self.partition_count)
             runtime = self._partitions[index]
         else:
@@ -317,7 +339,7 @@ class HubRuntime:
                 f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
             )
         throttle = partition.throttle
-        if throttle.is_enforced:
+        if throttle.units is not None:
             try:
                 throttle.admit(size_bytes, batch.count, self._clock.monotonic_ms(), sender)
             except ServerBusy:
@@ -430,7 +452,7 @@ class HubRuntime:
         self.namespace = namespace
         self.entity = entity
         for partition in self._partitions:
-            partition.throttle.units = _partition_units(partition.throttle.parent)
+            partition.throttle.set_units(_partition_units(partition.throttle.parent))
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
             self._end_senders(self._send_refusal or error_messages.entity_updated_error)
@@ -477,8 +499,9 @@ class HubRuntime:
 
     def _end_senders(self, build_error: Refusal) -> None:
         for partition in self._partitions:
-            for link in partition.producer_links():
-                link.end(build_error())
+            if partition.producers is not None:
+                for link in partition.producers.links():
+                    link.end(build_error())
         for sender in list(self._senders):
             sender.end(build_error())
 
@@ -504,14 +527,6 @@ class HubRuntime:
 def _partition_units(namespace: Throttle | None) -> int | None:
     """A partition accepts the ingress of one unit at most, where units are enforced."""
     return None if namespace is None or namespace.units is None else 1
-
-
-def _check_partition_key(partition_key: str) -> None:
-    if len(partition_key) > limits.PARTITION_KEY_MAX:
-        raise ArgumentError(
-            f"The partition key has {len(partition_key)} characters: "
-            f"at most {limits.PARTITION_KEY_MAX} are allowed."
-        )
 
 
 def _check_identity(name: str | None, epoch: int | None) -> None:

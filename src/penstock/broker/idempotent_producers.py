@@ -59,7 +59,7 @@ def check_sequence(first: int, last: int, published: int) -> SequenceCheck:
     return SequenceCheck.GAP
 
 
-def _ignore_end(_: object) -> None:
+def ignore_end(_: object) -> None:
     """Replaces `on_end` of a closed link."""
 
 
@@ -113,13 +113,13 @@ class ProducerLink:
         """The client's link is closed. Idempotent."""
         if self._ended is None:
             self._ended = errors.OperationCancelled("The producer's link is closed.")
-            self._on_end = _ignore_end  # breaks the reference cycle with the link
+            self._on_end = ignore_end  # breaks the reference cycle with the link
             self._producers.remove_link(self)
 
     def end(self, error: errors.PenstockError) -> None:
         """Close the link from the service's side and notify its owner."""
         if self._ended is None:
-            on_end, self._on_end = self._on_end, _ignore_end
+            on_end, self._on_end = self._on_end, ignore_end
             self._ended = error
             self._producers.remove_link(self)
             on_end(error)

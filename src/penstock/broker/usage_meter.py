@@ -1,4 +1,4 @@
-"""Usage of a namespace per clock hour, counted in memory for the ledger.
+"""Counters of a hub; usage of a namespace per clock hour, counted in memory for the ledger.
 
 A `UsageMeter` counts acknowledged and delivered events into the current hour. Each hour that it
 enters is a run with its own number: if the wall clock is set back into an earlier hour, that hour
@@ -13,12 +13,35 @@ from operator import sub
 
 import msgspec
 
-from penstock.broker.counters import HubCounters
 from penstock.model import limits
+from penstock.model.metrics import LatencyHistogram
 from penstock.model.names import NamespaceName
 from penstock.model.usage import Usage, hour_of
 
 _Ingress = tuple[int, int, int]  # messages, bytes, 64 KB steps beyond the first of each event
+
+
+class HubCounters:
+    """Counters of a hub since it was opened, for the metrics and, for ingress, for the ledger. A
+    request is one publication. Messages and bytes count when acknowledged or delivered.
+
+    A plain class, not a struct: each publication adds to it, and plain attributes are fastest.
+    """
+
+    def __init__(self) -> None:
+        self.incoming_messages = 0
+        self.incoming_bytes = 0
+        self.incoming_steps = 0  # 64 KB steps of large events beyond the first of each
+        self.outgoing_messages = 0
+        self.outgoing_bytes = 0
+        self.throttled_requests = 0
+        self.user_errors = 0
+        self.server_errors = 0
+        self.publish_latency = LatencyHistogram()
+
+    @property
+    def successful_requests(self) -> int:
+        return self.publish_latency.count
 
 
 class UsageMeter:

@@ -231,7 +231,7 @@ class Catalog:
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
         """Raises NotAllowed for `$Default`."""
         self._parent_hub(namespace, hub)
-        group = _existing(self.group(namespace, hub, name), "consumer group", name)
+        group = require_entity(self.group(namespace, hub, name), "consumer group", name)
         if group.name == DEFAULT_GROUP:
             raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
         self._delete(group)
@@ -258,7 +258,7 @@ class Catalog:
         self._parent_namespace(namespace)
         if hub is not None:
             self._parent_hub(namespace, hub)
-        self._delete(_existing(self.rule(namespace, hub, name), "authorization rule", name))
+        self._delete(require_entity(self.rule(namespace, hub, name), "authorization rule", name))
 
     # --- revoked publishers ---------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Catalog:
     def delete_revoked_publisher(self, namespace: str, hub: str, name: str) -> None:
         self._parent_hub(namespace, hub)
         publisher = self.revoked_publisher(namespace, hub, name)
-        self._delete(_existing(publisher, "revoked publisher", name))
+        self._delete(require_entity(publisher, "revoked publisher", name))
 
     # --- grants and the audit log ---------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Catalog:
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
         """Withdraw the grant, with an audit entry. Units and partitions that exist stay."""
         self._parent_namespace(namespace)
-        grant = _existing(self.quota_grant(namespace, kind), "grant", f"{kind} of {namespace}")
+        grant = require_entity(self.quota_grant(namespace, kind), "grant", f"{kind} of {namespace}")
         entry = validation.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
         validation.check_audit(entry)
         self._delete(grant, entry)
@@ -392,11 +392,11 @@ class Catalog:
             entities.remove(_path(entity))
 
     def _parent_namespace(self, name: str) -> Namespace:
-        return _existing(self.namespace(name), "namespace", name)
+        return require_entity(self.namespace(name), "namespace", name)
 
     def _parent_hub(self, namespace: str, name: str) -> Hub:
         self._parent_namespace(namespace)
-        return _existing(self.hub(namespace, name), "event hub", name)
+        return require_entity(self.hub(namespace, name), "event hub", name)
 
     def _notify(self, change: CatalogChange) -> None:
         for on_change in tuple(self._subscribers.values()):
@@ -419,7 +419,8 @@ def _fold(*names: str | None) -> _Path:
     return tuple(None if name is None else fold_name(name) for name in names)
 
 
-def _existing(entity: _E | None, what: str, name: str) -> _E:
+def require_entity(entity: _E | None, what: str, name: str) -> _E:
+    """The entity. Raises NotFound for None."""
     if entity is None:
         raise NotFound(f"The {what} '{quote_text(name)}' does not exist.")
     return entity

@@ -127,7 +127,7 @@ _JSON_FIELDS = ("hosts", "metadata")
 def _put_statement(record: Record) -> _Statement:
     """Insert, or update the row of the same key: a REPLACE would delete the rows below it."""
     table, keys = _TABLES[type(record)]
-    fields: dict[str, Any] = msgspec.to_builtins(record, enc_hook=_reveal)
+    fields: dict[str, Any] = msgspec.to_builtins(record, enc_hook=entities.Secret.reveal)
     for name in _JSON_FIELDS:
         if name in fields:
             fields[name] = msgspec.json.encode(fields[name]).decode()
@@ -174,11 +174,6 @@ def _keys(record: Record) -> dict[str, str | None]:
     _, keys = _TABLES[type(record)]
     names = {column: getattr(record, field) for column, field in keys.items()}
     return {column: None if name is None else fold_name(name) for column, name in names.items()}
-
-
-def _reveal(secret: Any) -> str:
-    assert isinstance(secret, entities.Secret)
-    return secret.reveal()
 
 
 # --- the schema -----------------------------------------------------------------------------------

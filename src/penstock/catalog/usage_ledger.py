@@ -21,15 +21,10 @@ from penstock.model.usage import Usage
 TIME_MS_MAX = 2**63 - 1
 _BUSY_S = 5.0  # writes of the catalog take milliseconds, longer when the disk stalls
 
-_COUNTS = (
-    "ingress_events",
-    "ingress_messages",
-    "ingress_bytes",
-    "egress_bytes",
-    "capture_hours",
-)
-COLUMNS = ("units", *_COUNTS)
+# The first fields name the namespace, the hour and the run.
 _FIELDS = Usage.__struct_fields__
+COLUMNS = _FIELDS[_FIELDS.index("units") :]
+_COUNTS = COLUMNS[1:]
 
 # Counts of a run only grow, so the larger of two writes is the newer one.
 _RECORD = f"""

@@ -34,7 +34,6 @@ API_VERSION = "2024-01-01"
 _TIMEOUT_S = 30.0
 _OWN = "/providers/Penstock"
 _TOKEN_BYTES_MAX = 16 * 1024
-_DATA_DEFAULT = "penstock-data"
 
 
 class ManagementClient:
@@ -67,10 +66,11 @@ class ManagementClient:
     ) -> ManagementClient:
         """The service that the environment names, or the one that runs on the data directory."""
         environ = os.environ if environ is None else environ
-        url, token = environ.get("PENSTOCK_ADMIN_URL"), environment_token(environ)
+        url, file = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
+        token = environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
         if url and token:
             return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
-        directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
+        directory = data or Path(environ.get("PENSTOCK_DATA") or "penstock-data")
         facts = _admin_facts(directory)
         return ManagementClient(
             url or facts["admin"], token or facts["admin_token"], ca_file=facts["ca_file"]
@@ -452,12 +452,6 @@ class ManagementClient:
 
     def _rule_id(self, namespace: str, hub: str | None, name: str) -> str:
         return f"{self._rules(namespace, hub)}/{_segment(name)}"
-
-
-def environment_token(environ: Mapping[str, str]) -> str | Path | None:
-    """The admin token in the environment, or the file that the environment names."""
-    file = environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
-    return environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
 
 
 def read_token(file: Path) -> str:

@@ -168,10 +168,9 @@ BATCH_EVENTS_MAX = 65_536
 RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication in canonical form, or coalesced single events
 
 # --- Kernels and client -------------------------------------------------------------------------
-# Kernels import nothing of Penstock and have these numbers as constants of their own;
+# Kernels import nothing of Penstock and have these numbers, and those of the log, as constants of
+# their own;
 # tests/unit/model/test_limits.py compares them.
-KERNEL_BATCH_EVENTS_MAX = BATCH_EVENTS_MAX
-KERNEL_BATCH_BYTES_MAX = RECORD_PAYLOAD_BYTES_MAX  # what split_batch and split_singles may return
 KERNEL_COALESCED_BYTES = 1 * MB  # split_singles closes a publication once it has this size
 KERNEL_EVENT_BYTES_MAX = 64 * MB  # of one event that a producer appends to a batch
 CLIENT_MESSAGE_BYTES_MAX = 1 * MB  # where the service announces no limit (protocol.md 4.2)

@@ -32,7 +32,6 @@ class RoundRobin:
     __slots__ = ("_has_failed", "_next", "_partition_count")
 
     def __init__(self, partition_count: int, has_failed: Callable[[int], bool]) -> None:
-        assert partition_count > 0
         self._partition_count = partition_count
         self._has_failed = has_failed
         self._next = 0

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.usage_ledger import MemoryUsageLedger
 
-from penstock.broker.counters import HubCounters
-from penstock.broker.usage_meter import UsageMeter
+from penstock.broker.usage_meter import HubCounters, UsageMeter
 from penstock.model.clock import ManualClock
 from penstock.model.limits import KB, MB
 from penstock.model.names import NamespaceName

@@ -13,7 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow
 from penstock.broker.seek import checkpoint_for_position
-from penstock.catalog.api import Catalog, UsageLedger
+from penstock.catalog.api import Catalog, UsageLedger, require_entity
 from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import CAPTURE_JOB, JobRegistry
 from penstock.management.permissions import (
@@ -187,10 +187,7 @@ class OperationGroup:
         return self._context.clock.now_ms()
 
     def _namespace(self, name: str) -> entities.Namespace:
-        namespace = self._catalog.namespace(name)
-        if namespace is None:
-            raise NotFound(f"The namespace '{names.quote_text(name)}' does not exist.")
-        return namespace
+        return require_entity(self._catalog.namespace(name), "namespace", name)
 
     def _new_rule(
         self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: entities.Right

@@ -104,7 +104,9 @@ class NamespaceOperations(OperationGroup):
                 )
             new = self._apply_request(old, body)
         if old is None or msgspec.structs.replace(new, updated_ms=old.updated_ms) != old:
-            self._catalog.put_namespace(new, audit=self._entry(action, _describe_namespace(new)))
+            units = "unlimited" if new.throughput_units is None else new.throughput_units
+            text = f"{new.name}: {sku_of(new)}, {units} throughput units"
+            self._catalog.put_namespace(new, audit=self._entry(action, text))
         if old is None:
             self._catalog.put_rule(self._new_rule(new.name, None, names.ROOT_RULE, Right.ALL))
         return self._namespace(name), old is None
@@ -238,10 +240,8 @@ def _maximum_units(
 ) -> int | None:
     """The maximum of auto-inflate, None when it is off; `units` is the new number of units. Azure's
     clients write 0 and off together. Stored values that a request repeats are not checked again."""
-    requested, auto_inflate = (
-        properties.maximum_throughput_units,
-        properties.is_auto_inflate_enabled,
-    )
+    requested = properties.maximum_throughput_units
+    auto_inflate = properties.is_auto_inflate_enabled
     if auto_inflate is False:
         if requested and requested != old.maximum_throughput_units:
             raise errors.ArgumentError(
@@ -315,9 +315,3 @@ def _check_tags(tags: Mapping[str, str]) -> dict[str, str]:
                 f"and a value of at most {_TAG_VALUE_MAX} characters are allowed."
             )
     return dict(tags)
-
-
-def _describe_namespace(namespace: Namespace) -> str:
-    units = namespace.throughput_units
-    text = "unlimited" if units is None else units
-    return f"{namespace.name}: {sku_of(namespace)}, {text} throughput units"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.catalog.api import require_entity
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
 from penstock.management.resources import KeyType, RegenerateBody
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
-from penstock.model.errors import ArgumentError, NotFound
+from penstock.model.errors import ArgumentError
 
 
 class AuthorizationRuleOperations(OperationGroup):
@@ -81,10 +82,7 @@ class AuthorizationRuleOperations(OperationGroup):
 
     def _rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule:
         self._parent(namespace, hub)
-        rule = self._catalog.rule(namespace, hub, name)
-        if rule is None:
-            raise NotFound(f"The authorization rule '{names.quote_text(name)}' does not exist.")
-        return rule
+        return require_entity(self._catalog.rule(namespace, hub, name), "authorization rule", name)
 
 
 def _check_key(text: str) -> Secret:
