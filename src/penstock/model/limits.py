@@ -169,8 +169,7 @@ RECORD_PAYLOAD_BYTES_MAX = 4 * MB  # a publication in canonical form, or coalesc
 
 # --- Kernels and client -------------------------------------------------------------------------
 # Kernels import nothing of Penstock and have these numbers, and those of the log, as constants of
-# their own;
-# tests/unit/model/test_limits.py compares them.
+# their own; tests/unit/model/test_limits.py compares them.
 KERNEL_COALESCED_BYTES = 1 * MB  # split_singles closes a publication once it has this size
 KERNEL_EVENT_BYTES_MAX = 64 * MB  # of one event that a producer appends to a batch
 CLIENT_MESSAGE_BYTES_MAX = 1 * MB  # where the service announces no limit (protocol.md 4.2)
