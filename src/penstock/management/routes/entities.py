@@ -168,7 +168,7 @@ def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
 
 @ROUTES.add("PUT", HUB)
 def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
-    return _hub_resource(request.operations.hubs.put(*request.path("hub"), body), request)
+    return _hub_resource(request.operations.hubs.put(*request.path("hub"), body=body), request)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
@@ -225,7 +225,7 @@ def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
 def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
     path, rights = request.path("hub", "rule"), _parse_rights(body.properties.rights)
-    return _rule_resource(request.operations.rules.put(*path, rights), request)
+    return _rule_resource(request.operations.rules.put(*path, rights=rights), request)
 
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
@@ -244,7 +244,7 @@ def list_keys(request: ApiRequest) -> arm.AccessKeys:
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
 def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
-    rule = request.operations.rules.regenerate(*request.path("hub", "rule"), body)
+    rule = request.operations.rules.regenerate(*request.path("hub", "rule"), body=body)
     return _access_keys(rule, request.endpoints.servicebus)
 
 
