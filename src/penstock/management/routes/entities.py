@@ -168,7 +168,8 @@ def get_event_hub(request: ApiRequest) -> arm.EventHubResource:
 
 @ROUTES.add("PUT", HUB)
 def put_event_hub(request: ApiRequest, body: arm.HubBody) -> arm.EventHubResource:
-    return _hub_resource(request.operations.hubs.put(*request.path("hub"), body=body), request)
+    namespace, hub = request.path("hub")
+    return _hub_resource(request.operations.hubs.put(namespace, hub, body), request)
 
 
 @ROUTES.add("DELETE", HUB, statuses=(200, 204))
@@ -224,8 +225,9 @@ def get_rule(request: ApiRequest) -> arm.AuthorizationRuleResource:
 @ROUTES.add("PUT", _NAMESPACE_RULE, name="put_namespace_rule")
 @ROUTES.add("PUT", _HUB_RULE, name="put_hub_rule")
 def put_rule(request: ApiRequest, body: arm.RuleBody) -> arm.AuthorizationRuleResource:
-    path, rights = request.path("hub", "rule"), _parse_rights(body.properties.rights)
-    return _rule_resource(request.operations.rules.put(*path, rights=rights), request)
+    namespace, hub, name = request.path("hub", "rule")
+    rights = _parse_rights(body.properties.rights)
+    return _rule_resource(request.operations.rules.put(namespace, hub, name, rights), request)
 
 
 @ROUTES.add("DELETE", _NAMESPACE_RULE, name="delete_namespace_rule", statuses=(200, 204))
@@ -244,7 +246,8 @@ def list_keys(request: ApiRequest) -> arm.AccessKeys:
 @ROUTES.add("POST", f"{_NAMESPACE_RULE}/regenerateKeys", name="regenerate_namespace_keys")
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
 def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
-    rule = request.operations.rules.regenerate(*request.path("hub", "rule"), body=body)
+    namespace, hub, name = request.path("hub", "rule")
+    rule = request.operations.rules.regenerate(namespace, hub, name, body)
     return _access_keys(rule, request.endpoints.servicebus)
 
 
