@@ -27,7 +27,7 @@ from typing import cast
 
 import uvloop
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.model.entities import Secret
 
 PENSTOCK = Path(sys.executable).with_name("penstock")

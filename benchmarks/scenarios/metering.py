@@ -29,8 +29,10 @@ from benchmarks.scenarios.comparison import require_success
 from benchmarks.systems.penstock import BATCHES_IN_FLIGHT, HUB, SINGLES_IN_FLIGHT, Penstock
 from benchmarks.systems.process import pin_generator
 
-from penstock.broker import Broker, HubRuntime, Reader
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
+from penstock.broker.reader import Reader
+from penstock.catalog.api import Catalog
 from penstock.client.load import producer as generator
 from penstock.client.load.consumer import receive
 from penstock.client.load.measurements import LoadResult
@@ -243,7 +245,7 @@ class _NoLog:
 
 
 def _alone() -> float:
-    catalog = MemoryCatalog()
+    catalog = Catalog()
     catalog.put_namespace(Namespace(name=_NAMESPACE, created_ms=0, updated_ms=0))
     catalog.put_hub(
         Hub(

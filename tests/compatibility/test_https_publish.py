@@ -19,7 +19,7 @@ import requests
 from azure.eventhub import EventData
 from azure.eventhub.exceptions import EventHubError
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.model.entities import Secret
 from penstock.model.partitioner import partition_for_key
 

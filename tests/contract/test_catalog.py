@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from penstock.catalog.api import Catalog, CatalogChange, Entity
-from penstock.catalog.memory import MemoryCatalog
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model import limits
 from penstock.model.entities import (
@@ -60,7 +59,7 @@ HUB_RULE = msgspec.structs.replace(RULE, hub=HUB, rights=Right.SEND)
 @pytest.fixture(params=["memory", "sqlite"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
     made: Catalog
-    made = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
+    made = Catalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
     yield made
     made.close()
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.catalog.api import Catalog
-from penstock.catalog.memory import MemoryCatalog
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model.entities import AuditEntry, Hub, Namespace
 from penstock.model.errors import (
@@ -37,7 +36,7 @@ ENTRY = AuditEntry(at_ms=7, who="somebody", what="did.something", detail="to 'Co
 @pytest.fixture(params=["memory", "sqlite"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
     made: Catalog
-    made = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
+    made = Catalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
     made.put_namespace(NAMESPACE)
     yield made
     made.close()

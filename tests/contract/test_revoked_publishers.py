@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from penstock.catalog.api import Catalog
-from penstock.catalog.memory import MemoryCatalog
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.model import limits
 from penstock.model.entities import Hub, Namespace, RevokedPublisher
@@ -32,7 +31,7 @@ DEVICE = RevokedPublisher(namespace=NS, hub=HUB, name=PublisherName("Device-1"),
 @pytest.fixture(params=["memory", "sqlite"])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
     made: Catalog
-    made = MemoryCatalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
+    made = Catalog() if request.param == "memory" else SqliteCatalog(tmp_path / "catalog.db")
     made.put_namespace(NAMESPACE)
     made.put_hub(EVENTS)
     yield made

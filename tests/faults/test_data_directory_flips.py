@@ -27,7 +27,7 @@ from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.client import EventData
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import LogCorrupt, PenstockError
-from penstock.model.metrics import NAMES
+from penstock.model.metrics import NAMES, MetricRequest
 from penstock.portal.revocations import Revocations
 from penstock.service.admin_tokens import RevokedTokens
 from penstock.service.certificates import development_certificates, server_context
@@ -82,12 +82,14 @@ def read_history(data: Path) -> Content:
     try:
         return [
             store.read(
-                "factory",
-                hub,
-                names=NAMES,
-                since_ms=NOW_MS - 3_600_000,
-                until_ms=NOW_MS,
-                points=500,
+                MetricRequest(
+                    namespace="factory",
+                    hub=hub,
+                    names=NAMES,
+                    since_ms=NOW_MS - 3_600_000,
+                    until_ms=NOW_MS,
+                    points=500,
+                ),
                 now_ms=NOW_MS,
             )
             for hub in (None, "orders", "readings")

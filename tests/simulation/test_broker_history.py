@@ -14,8 +14,10 @@ from itertools import count
 
 import pytest
 
-from penstock.broker import ALREADY_STORED, Broker, FetchResult, ProducerLink, Reader, ReadState
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.broker.idempotent_producers import ALREADY_STORED, ProducerLink
+from penstock.broker.reader import FetchResult, Reader, ReadState
+from penstock.catalog.api import Catalog
 from penstock.log.api import AppendDone, LogHealth, PartitionLog, PartitionStatus, Unsubscribe
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
@@ -204,8 +206,8 @@ class Simulation:
         self.refused: set[bytes] = set()
         self.offered: set[bytes] = set()
 
-    def _catalog(self) -> MemoryCatalog:
-        catalog = MemoryCatalog()
+    def _catalog(self) -> Catalog:
+        catalog = Catalog()
         units = self.random.choice([None, None, 1, 3])
         catalog.put_namespace(
             Namespace(name=NAMESPACE, created_ms=0, updated_ms=0, throughput_units=units)

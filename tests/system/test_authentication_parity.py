@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from penstock.amqp.message import DataBody, Message, ValueBody, encode_message
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.client import ClientError, connect, parse_connection_string
 from penstock.client.links import RequestResponseClient
 from penstock.gateway.amqp.context import AmqpContext
@@ -270,7 +270,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self._fill_catalog()
         self._loop = asyncio.get_running_loop()
         self._reads = ThreadPoolExecutor(1)

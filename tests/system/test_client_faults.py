@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.client import (
     ClientDenied,
     EventData,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.amqp.frames import SASL_HEADER, encode_frame
 from penstock.amqp.message import Message, Properties, ValueBody, decode_message, encode_message
 from penstock.amqp.performatives import SaslInit, Transfer, encode_performative
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.model import limits
 from penstock.model.entities import Secret
 

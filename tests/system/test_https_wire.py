@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.model.entities import Secret
 
 if TYPE_CHECKING:

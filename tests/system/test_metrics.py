@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.client import connect, parse_connection_string
 from penstock.client.transfer_frames import encode_publication
 from penstock.model.entities import Secret

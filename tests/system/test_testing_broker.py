@@ -35,7 +35,7 @@ from azure.eventhub.exceptions import (
     EventHubError,
 )
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.checkpoints import ServiceCheckpointStore
 from penstock.model.entities import Secret
 from penstock.testing import InProcessBroker, ManualClock, broker

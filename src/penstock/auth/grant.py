@@ -12,7 +12,7 @@ from penstock.auth.resource import (
     sends_to,
     within_hub,
 )
-from penstock.model.entities import AuthorizationRule, Right, Secret
+from penstock.model.entities import Right, Secret
 from penstock.model.names import HubName, NamespaceName, RuleName
 
 
@@ -52,10 +52,6 @@ def effective_rights(rights: Right, scope: Path) -> Right:
     granted = Right.ALL if rights & Right.MANAGE else rights
     sends_only = names_publisher(scope) or sends_to(scope) is not None
     return granted & Right.SEND if sends_only else granted
-
-
-def matches_key(rule: AuthorizationRule, key: Secret) -> bool:
-    return key in (rule.primary_key, rule.secondary_key)
 
 
 def missing_claim_text(right: Right, resource: str) -> str:

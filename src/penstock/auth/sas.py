@@ -12,11 +12,12 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from urllib.parse import quote
 
 import msgspec
 
-from penstock.auth.grant import Grant, effective_rights, matches_key
+from penstock.auth.grant import Grant, effective_rights
 from penstock.auth.resource import (
     Path,
     hub_length,
@@ -133,13 +134,6 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class _MatchedRule(msgspec.Struct, frozen=True):
-    authority: Authority
-    hub_exists: bool
-    rule: AuthorizationRule
-    key: Secret
-
-
 # Replaces a rule that does not exist, so that an unknown policy takes as long as a bad signature:
 # policy names cannot be found by timing. A match with its keys is ignored.
 _NO_RULE = AuthorizationRule(
@@ -198,9 +192,8 @@ def verify_sas_token(
             f"InvalidAudience: The token is for '{quote_text(source.uri)}', "
             f"which does not cover '{quote_text(audience)}'."
         )
-    return _build_grant(
-        match, scope=source.path, audience=target.path, expires_ms=token.expiry_s * 1000
-    )
+    rule, key = match
+    return _build_grant(rule, key, source.path, target.path, expires_ms=token.expiry_s * 1000)
 
 
 def grant_from_key(
@@ -212,7 +205,7 @@ def grant_from_key(
     With `host`, as the client wrote it, only its namespaces are tried. Raises AuthFailed.
     """
     reached = parse_resource(f"//{host}").host if host else None
-    match: _MatchedRule | None = None
+    match: tuple[AuthorizationRule, Secret] | None = None
     presented_key = password.encode("utf-8", "surrogatepass")
     for authority in authorities:
         if reached is not None and not authority.answers_to(reached):
@@ -223,10 +216,10 @@ def grant_from_key(
             for secret in _keys(rule or _NO_RULE):
                 same = hmac.compare_digest(secret.reveal().encode(), presented_key)
                 if same and rule is not None and match is None:
-                    match = _MatchedRule(authority, hub is not None, rule, secret)
+                    match = rule, secret
     if match is None:
         raise AuthFailed("InvalidSignature: The policy name or its key is not valid.")
-    return _build_grant(match, scope=(), audience=(), expires_ms=None)
+    return _build_grant(*match, scope=(), audience=(), expires_ms=None)
 
 
 def revalidate_grant(grant: Grant, authorities: Iterable[Authority]) -> Grant | None:
@@ -235,7 +228,7 @@ def revalidate_grant(grant: Grant, authorities: Iterable[Authority]) -> Grant | 
         if fold_name(authority.namespace) != fold_name(grant.namespace):
             continue
         rule = authority.rule(grant.hub, grant.rule_name)
-        if rule is not None and matches_key(rule, grant.key):
+        if rule is not None and grant.key in _keys(rule):
             rights = effective_rights(rule.rights, grant.scope)
             return msgspec.structs.replace(grant, rights=rights)
     return None
@@ -314,11 +307,11 @@ def _unsupported_scheme_error(scheme: str) -> AuthFailed:
 
 def _find_signing_rule(
     token: SasToken, path: Path, reached: Sequence[Authority]
-) -> _MatchedRule | None:
-    """The rule that signed the token. Always computes four signatures per authority, so that the
-    time does not reveal which rules exist."""
+) -> tuple[AuthorizationRule, Secret] | None:
+    """The rule and key that signed the token. Always computes four signatures per authority, so
+    that the time does not reveal which rules exist."""
     string_to_sign = token.string_to_sign
-    matches: list[_MatchedRule] = []
+    matches: list[tuple[bool, AuthorizationRule, Secret]] = []  # first whether the hub is missing
     for authority in reached:
         hub = authority.hub_of(path)
         # A rule of the hub precedes one of the namespace with its name (protocol.md 2.5).
@@ -327,9 +320,9 @@ def _find_signing_rule(
             for secret in _keys(rule or _NO_RULE):
                 digest = signature(secret, string_to_sign)
                 if hmac.compare_digest(digest, token.signature) and rule is not None:
-                    matches.append(_MatchedRule(authority, hub is not None, rule, secret))
+                    matches.append((hub is None, rule, secret))
     # Two namespaces may share a key: the one with the hub is meant.
-    return next((match for match in matches if match.hub_exists), matches[0] if matches else None)
+    return min(matches, key=itemgetter(0))[1:] if matches else None
 
 
 def _keys(rule: AuthorizationRule) -> tuple[Secret, Secret]:
@@ -337,17 +330,17 @@ def _keys(rule: AuthorizationRule) -> tuple[Secret, Secret]:
 
 
 def _build_grant(
-    match: _MatchedRule, *, scope: Path, audience: Path, expires_ms: int | None
+    rule: AuthorizationRule, key: Secret, scope: Path, audience: Path, *, expires_ms: int | None
 ) -> Grant:
     return Grant(
-        namespace=match.authority.namespace,
-        rule_name=match.rule.name,
-        hub=match.rule.hub,
-        rights=effective_rights(match.rule.rights, scope),
+        namespace=rule.namespace,
+        rule_name=rule.name,
+        hub=rule.hub,
+        rights=effective_rights(rule.rights, scope),
         scope=scope,
         audience=audience,
         expires_ms=expires_ms,
-        key=match.key,
+        key=key,
     )
 
 

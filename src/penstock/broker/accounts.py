@@ -10,7 +10,7 @@ from penstock.broker.throttle import Throttle
 from penstock.broker.usage_meter import UsageMeter
 from penstock.model.clock import Clock
 from penstock.model.entities import Namespace, Tier
-from penstock.model.names import NamespaceName, fold_name
+from penstock.model.names import fold_name
 from penstock.model.usage import Usage
 
 Counts = list[tuple[UsageMeter, list[Usage]]]
@@ -20,6 +20,7 @@ class Account:
     """Throttle, egress limit and usage meter of one namespace, shared by all its hubs."""
 
     def __init__(self, namespace: Namespace, accounts: Accounts) -> None:
+        self.namespace = namespace.name
         self._namespace = namespace
         self._accounts = accounts
         self._is_asking = False  # `on_short` was called and `end_request` not yet
@@ -40,14 +41,11 @@ class Account:
             on_short=self._request_units,
         )
 
-    @property
-    def namespace(self) -> NamespaceName:
-        return self._namespace.name
-
     def follow(self, namespace: Namespace, now_ms: int) -> None:
         """Apply a change of the namespace in the catalog."""
         self._namespace = namespace
-        self.throttle.units = self.egress.units = enforced_units(namespace)
+        self.throttle.set_units(enforced_units(namespace))
+        self.egress.set_units(enforced_units(namespace))
         self.meter.hold(_metered_units(namespace), now_ms)
 
     def end_request(self) -> None:

@@ -13,7 +13,6 @@ from penstock.catalog.api import Catalog, CatalogChange
 from penstock.log.api import LogStore
 from penstock.model.clock import Clock
 from penstock.model.entities import ConsumerGroup, Hub, Namespace, RevokedPublisher
-from penstock.model.names import fold_name
 
 _HOUR_MS = 3_600_000
 PARTITIONS_PER_TURN = 256  # of hubs that follow a change or the deletion of their namespace
@@ -50,7 +49,7 @@ class Broker:
         # Hubs whose namespace changed or was deleted, in order; True: the hub was deleted with it.
         self._outdated: dict[str, bool] = {}
         self._is_updating = False  # whether a later turn goes on with them
-        self._hub_ids: set[str] = set(self._existing_hubs())
+        self._hub_ids = {hub.id for hub in catalog.hubs()}
         self._unsubscribe = catalog.subscribe(self._on_catalog_change)
 
     def hub(self, namespace: str, name: str) -> HubRuntime:
@@ -84,7 +83,7 @@ class Broker:
 
     def hub_entities(self) -> list[Hub]:
         """Every hub of the catalog, open or not."""
-        return [hub for _, hub in self._existing_hubs().values()]
+        return self._catalog.hubs()
 
     def enforce_hub_retention(self, hub: Hub) -> int:
         """Drop the segments of one hub that are older than its retention; return the bytes freed.
@@ -107,21 +106,17 @@ class Broker:
         catalog."""
         self._unsubscribe()
 
-    def _existing_hubs(self) -> dict[str, tuple[Namespace, Hub]]:
-        return {
-            hub.id: (namespace, hub)
-            for namespace in self._catalog.namespaces()
-            for hub in self._catalog.hubs(namespace.name)
-        }
-
     def _on_catalog_change(self, change: CatalogChange) -> None:
         entity = change.entity
         if isinstance(entity, Namespace):
             self.accounts.follow(self._catalog.namespaces())
             if change.after is None:
-                self._defer(self._hub_ids - self._existing_hubs().keys(), is_deleted=True)
+                existing = {hub.id for hub in self._catalog.hubs()}
+                self._defer(self._hub_ids - existing, is_deleted=True)
             elif change.before is not None:
-                self._defer(self._open_hubs(entity.name), is_deleted=False)
+                hubs = self._catalog.hubs(entity.name)
+                open_hubs = [hub.id for hub in hubs if hub.id in self._runtimes]
+                self._defer(open_hubs, is_deleted=False)
         elif isinstance(entity, Hub):
             if change.after is None:
                 self._drop_hub(entity.id)
@@ -154,14 +149,6 @@ class Broker:
         if hub.partition_count != runtime.partition_count:
             del self._runtimes[hub_id]
         runtime.update_entity(namespace, hub)
-
-    def _open_hubs(self, namespace: str) -> list[str]:
-        key = fold_name(namespace)
-        return [
-            hub_id
-            for hub_id, runtime in self._runtimes.items()
-            if fold_name(runtime.entity.namespace) == key
-        ]
 
     def _defer(self, hub_ids: Iterable[str], *, is_deleted: bool) -> None:
         """Update or drop the hubs of a namespace, a bounded number of partitions at a time. Units

@@ -59,14 +59,9 @@ class EgressLimiter:
         self._set_rate(units)
         self._tokens = self._capacity
 
-    @property
-    def units(self) -> int | None:
-        return self._units
-
-    @units.setter
-    def units(self, units: int | None) -> None:
+    def set_units(self, units: int | None) -> None:
         """Takes effect at once, also for waiting readers."""
-        if units == self._units:
+        if units == self.units:
             return
         was_paced = self._rate > 0
         if was_paced:
@@ -109,7 +104,7 @@ class EgressLimiter:
         self._overdrawn.pop(reader, None)
 
     def _set_rate(self, units: int | None) -> None:
-        self._units = units
+        self.units = units
         paced_units = 0 if units is None or self._later is None else units
         self.is_paced = paced_units > 0
         self._rate = paced_units * limits.UNIT_EGRESS_BYTES_PER_S

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from penstock.broker import error_messages
 from penstock.broker.accounts import Account
-from penstock.broker.counters import HubCounters
-from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink
+from penstock.broker.idempotent_producers import IdempotentProducers, ProducerLink, ignore_end
 from penstock.broker.reader import OnEnd, OnReady, Reader
 from penstock.broker.reader_registry import register_reader
 from penstock.broker.round_queue import RoundQueue
-from penstock.broker.senders import SenderLink
 from penstock.broker.throttle import Throttle
+from penstock.broker.usage_meter import HubCounters
 from penstock.catalog.api import Catalog
 from penstock.kernels import count_metered_events
 from penstock.log.api import AppendDone, LogStore, PartitionLog, PartitionStatus
 from penstock.model import limits, slow_operations
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, HubStatus, Namespace
-from penstock.model.errors import ArgumentError, LogFailed, PenstockError, ServerBusy
+from penstock.model.errors import ArgumentError, LogFailed, NotFound, PenstockError, ServerBusy
 from penstock.model.events import EventBatch, Receipt
 from penstock.model.metrics import FAST_MS
 from penstock.model.names import CAPTURE_GROUP, GroupName, HubName, NamespaceName, fold_name
@@ -71,17 +71,35 @@ class _PartitionRuntime:
     def readers(self) -> list[Reader]:
         return [reader for readers in self.groups.values() for reader in readers]
 
-    def producer_links(self) -> list[ProducerLink]:
-        return [] if self.producers is None else self.producers.links()
+
+@dataclass(eq=False, slots=True)
+class SenderLink:
+    """Registration of a sender that is not idempotent; `on_end` gets the error when the hub ends
+    the link."""
+
+    _on_end: OnEnd
+    _on_close: Callable[[SenderLink], None]
+    publisher: str | None
+
+    def close(self) -> None:
+        """Remove the registration, so that the hub no longer refers to the link. Idempotent."""
+        self._on_end = ignore_end
+        self._on_close(self)
+
+    def end(self, error: PenstockError) -> None:
+        """Close the registration, then notify the owner of the link."""
+        on_end = self._on_end
+        self.close()
+        on_end(error)
 
 
 class HubRuntime:
     """One hub at work, created by `Broker.hub`. It lives as long as its entity, or until its
     partition count changes: `Broker` then creates another.
 
-    Everything but `read_enqueued_ms` runs on the thread of the broker's owner, the event loop, and
-    does not block. So no field needs a lock, and callbacks (`done`, `on_end`, `on_ready`) run on
-    that thread too.
+    Everything runs on the thread of the broker's owner, the event loop, and does not block; only
+    `log` may be called on any thread. So no field needs a lock, and callbacks (`done`, `on_end`,
+    `on_ready`) run on that thread too.
     """
 
     def __init__(
@@ -157,16 +175,6 @@ class HubRuntime:
         """The log of the partition, for callers that read it without registering a reader."""
         return self._partition(index).log
 
-    def enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """Enqueued time of the event if it is in the tail cache. Does not block."""
-        batches = self._partition(index).log.read_cached(sequence)
-        return batches[0].enqueued_ms if batches else None
-
-    def read_enqueued_ms(self, index: int, sequence: int) -> int | None:
-        """Enqueued time of the event, or of the oldest one retained. Reads the disk; any thread."""
-        batches = self._partition(index).log.read(sequence, bytes_max=1)
-        return batches[0].enqueued_ms if batches else None
-
     def group(self, name: str) -> GroupName:
         """The name of the consumer group as it was created. Raises NotFound. A hub with Capture has
         CAPTURE_GROUP too, which is not in the catalog."""
@@ -217,16 +225,20 @@ class HubRuntime:
         if publisher is not None:
             self.check_publisher(publisher)
         done = partial(self._finish, self, batch, size_bytes, partial(self._rounds.complete, done))
-        if partition is None:
-            partition_key = batch.partition_key
-            if partition_key is None:
-                self._publish_round_robin(batch, size_bytes, done, sender)
-                return
-            _check_partition_key(partition_key)
-            partition = partition_for_key(partition_key, self.partition_count)
-        elif not 0 <= partition < self.partition_count:
-            raise error_messages.partition_out_of_range_error(str(partition), self.partition_count)
-        self._append(self._partitions[partition], batch, size_bytes, done, sender)
+        if partition is not None:
+            runtime = self._partition(partition)
+        elif batch.partition_key is not None:
+            if len(batch.partition_key) > limits.PARTITION_KEY_MAX:
+                raise ArgumentError(
+                    f"The partition key has {len(batch.partition_key)} characters: "
+                    f"at most {limits.PARTITION_KEY_MAX} are allowed."
+                )
+            index = partition_for_key(batch.partition_key, self.partition_count)
+            runtime = self._partitions[index]
+        else:
+            runtime = self._partitions[self._round_robin.next()]
+            done = self._publish_to_other_partition(runtime, batch, done, self.partition_count - 1)
+        self._append(runtime, batch, size_bytes, done, sender)
 
     def open_sender(self, *, on_end: OnEnd, publisher: str | None = None) -> SenderLink:
         """Register a sender that is not idempotent. `on_end` gets NotFound when the hub is deleted,
@@ -290,13 +302,6 @@ class HubRuntime:
         for partition in self._partitions:
             partition.throttle.forget(link)
 
-    def _publish_round_robin(
-        self, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
-    ) -> None:
-        partition = self._partitions[self._round_robin.next()]
-        done = self._publish_to_other_partition(partition, batch, done, self.partition_count - 1)
-        self._append(partition, batch, size_bytes, done, sender)
-
     def _publish_to_other_partition(
         self, partition: _PartitionRuntime, batch: EventBatch, done: AppendDone, others: int
     ) -> AppendDone:
@@ -334,7 +339,7 @@ class HubRuntime:
                 f"1 to {limits.BATCH_EVENTS_MAX} are allowed."
             )
         throttle = partition.throttle
-        if throttle.is_enforced:
+        if throttle.units is not None:
             try:
                 throttle.admit(size_bytes, batch.count, self._clock.monotonic_ms(), sender)
             except ServerBusy:
@@ -447,7 +452,7 @@ class HubRuntime:
         self.namespace = namespace
         self.entity = entity
         for partition in self._partitions:
-            partition.throttle.units = _partition_units(partition.throttle.parent)
+            partition.throttle.set_units(_partition_units(partition.throttle.parent))
         if entity.status is not old.status or entity.partition_count != old.partition_count:
             self._set_refusals()
             self._end_senders(self._send_refusal or error_messages.entity_updated_error)
@@ -494,8 +499,9 @@ class HubRuntime:
 
     def _end_senders(self, build_error: Refusal) -> None:
         for partition in self._partitions:
-            for link in partition.producer_links():
-                link.end(build_error())
+            if partition.producers is not None:
+                for link in partition.producers.links():
+                    link.end(build_error())
         for sender in list(self._senders):
             sender.end(build_error())
 
@@ -505,20 +511,12 @@ class HubRuntime:
                 reader.end(build_error())
 
     def _end_readers_of_deleted_groups(self) -> None:
-        groups = {
-            fold_name(group.name)
-            for group in self._catalog.groups(self.entity.namespace, self.entity.name)
-        }
-        if self.entity.has_capture_runs:
-            groups.add(fold_name(CAPTURE_GROUP))
         for partition in self._partitions:
             for reader in partition.readers():
-                if fold_name(reader.group) not in groups:
-                    reader.end(
-                        error_messages.entity_not_found_error(
-                            self.namespace, self.entity.name, reader.group
-                        )
-                    )
+                try:
+                    self.group(reader.group)
+                except NotFound as error:
+                    reader.end(error)
 
     def _partition(self, index: int) -> _PartitionRuntime:
         if not 0 <= index < self.partition_count:
@@ -529,14 +527,6 @@ class HubRuntime:
 def _partition_units(namespace: Throttle | None) -> int | None:
     """A partition accepts the ingress of one unit at most, where units are enforced."""
     return None if namespace is None or namespace.units is None else 1
-
-
-def _check_partition_key(partition_key: str) -> None:
-    if len(partition_key) > limits.PARTITION_KEY_MAX:
-        raise ArgumentError(
-            f"The partition key has {len(partition_key)} characters: "
-            f"at most {limits.PARTITION_KEY_MAX} are allowed."
-        )
 
 
 def _check_identity(name: str | None, epoch: int | None) -> None:

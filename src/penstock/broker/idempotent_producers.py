@@ -24,15 +24,7 @@ from enum import IntEnum
 from penstock.broker.reader import OnEnd
 from penstock.broker.round_queue import RoundQueue
 from penstock.log.api import AppendDone, PartitionLog
-from penstock.model import limits
-from penstock.model.errors import (
-    ArgumentError,
-    ArgumentOutOfRange,
-    OperationCancelled,
-    OutOfOrderSequence,
-    PenstockError,
-    ProducerEpochStolen,
-)
+from penstock.model import errors, limits
 from penstock.model.events import EventBatch, ProducerStamp, Receipt
 
 PRODUCER_ID_MAX = 2**63 - 1  # AMQP long
@@ -67,7 +59,7 @@ def check_sequence(first: int, last: int, published: int) -> SequenceCheck:
     return SequenceCheck.GAP
 
 
-def _ignore_end(_: object) -> None:
+def ignore_end(_: object) -> None:
     """Replaces `on_end` of a closed link."""
 
 
@@ -85,7 +77,7 @@ class ProducerLink:
     _continues: bool  # numbers go on where an older epoch ended
     _producers: IdempotentProducers
     _on_end: OnEnd
-    _ended: PenstockError | None = None
+    _ended: errors.PenstockError | None = None
 
     def publish(self, batch: EventBatch, size_bytes: int, done: AppendDone) -> None:
         """Append the batch, or acknowledge a duplicate: `done` then gets ALREADY_STORED. Raises
@@ -111,7 +103,7 @@ class ProducerLink:
         elif check is SequenceCheck.DUPLICATE and not self._producers.has_lost(self.id):
             self._producers.acknowledge(self.id, done)
         else:
-            raise OutOfOrderSequence(
+            raise errors.OutOfOrderSequence(
                 f"The producer '{self.id}' sent the sequence numbers {stamp.first_sequence} to "
                 f"{stamp.last_sequence}, but the last one published is {last}: "
                 f"{(last + 1) % _CYCLE} is expected."
@@ -120,14 +112,14 @@ class ProducerLink:
     def close(self) -> None:
         """The client's link is closed. Idempotent."""
         if self._ended is None:
-            self._ended = OperationCancelled("The producer's link is closed.")
-            self._on_end = _ignore_end  # breaks the reference cycle with the link
+            self._ended = errors.OperationCancelled("The producer's link is closed.")
+            self._on_end = ignore_end  # breaks the reference cycle with the link
             self._producers.remove_link(self)
 
-    def end(self, error: PenstockError) -> None:
+    def end(self, error: errors.PenstockError) -> None:
         """Close the link from the service's side and notify its owner."""
         if self._ended is None:
-            on_end, self._on_end = self._on_end, _ignore_end
+            on_end, self._on_end = self._on_end, ignore_end
             self._ended = error
             self._producers.remove_link(self)
             on_end(error)
@@ -135,22 +127,22 @@ class ProducerLink:
     def _check_stamp(self, batch: EventBatch) -> ProducerStamp:
         stamp = batch.producer
         if stamp is None:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "An event on an idempotent producer's link carries no producer sequence number: "
                 "each needs com.microsoft:producer-id, -epoch and -sequence-number."
             )
         if stamp.id != self.id or stamp.epoch != self.epoch:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"The events are stamped with producer '{stamp.id}' and epoch '{stamp.epoch}', "
                 f"but the link is attached as producer '{self.id}' with epoch '{self.epoch}'."
             )
         if not 0 <= stamp.first_sequence <= SEQUENCE_MAX:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"The producer sequence number {stamp.first_sequence} is invalid: "
                 f"0 to {SEQUENCE_MAX} are allowed."
             )
         if stamp.last_sequence != (stamp.first_sequence + batch.count - 1) % _CYCLE:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"The batch holds {batch.count} events, but its producer sequence numbers run "
                 f"from {stamp.first_sequence} to {stamp.last_sequence}."
             )
@@ -221,7 +213,7 @@ class IdempotentProducers:
         self._links[producer_id] = link
         if current is not None:
             current.end(
-                ProducerEpochStolen(
+                errors.ProducerEpochStolen(
                     f"A new producer '{producer_id}' with epoch '{epoch}' is created hence the "
                     f"current producer with epoch '{current.epoch}' is getting disconnected."
                 )
@@ -233,7 +225,7 @@ class IdempotentProducers:
         if sequence is None or sequence == published.last_sequence or self.has_lost(published.id):
             return
         if check_sequence(sequence, sequence, published.last_sequence) is SequenceCheck.DUPLICATE:
-            raise OutOfOrderSequence(
+            raise errors.OutOfOrderSequence(
                 f"The producer '{published.id}' with epoch '{published.epoch}' states "
                 f"{sequence} as its last sequence number, but {published.last_sequence} was "
                 "published: state that number, none, or a higher epoch."
@@ -254,18 +246,18 @@ class IdempotentProducers:
         size_bytes: int,
         done: AppendDone,
     ) -> None:
-        def on_append_done(outcome: Receipt | PenstockError) -> None:
+        def on_append_done(outcome: Receipt | errors.PenstockError) -> None:
             # On the log's call stack, before the next append: only `done` waits for the queue.
             in_flight = self._in_flight[link.id]
             duplicates = in_flight.popleft()
             if not in_flight:
                 del self._in_flight[link.id]
-            if isinstance(outcome, PenstockError):
+            if isinstance(outcome, errors.PenstockError):
                 self._mark_lost(link.id, stamp.first_sequence)
             else:
                 link.sequence = stamp.last_sequence
             self._rounds.complete(done, outcome)
-            repeated = outcome if isinstance(outcome, PenstockError) else ALREADY_STORED
+            repeated = outcome if isinstance(outcome, errors.PenstockError) else ALREADY_STORED
             for duplicate_done in duplicates:
                 self._rounds.complete(duplicate_done, repeated)
 
@@ -303,7 +295,7 @@ def _choose_epoch(
         # Above the last epoch, so that the previous owner cannot attach with its old one.
         return min(newest + 1, EPOCH_MAX)
     if epoch < newest:
-        raise ProducerEpochStolen(
+        raise errors.ProducerEpochStolen(
             f"The producer '{producer_id}' with epoch '{epoch}' cannot be created: one with the "
             f"higher epoch '{newest}' has published to this partition or is attached to it."
         )
@@ -312,4 +304,6 @@ def _choose_epoch(
 
 def _check_range(what: str, value: int | None, least: int, most: int) -> None:
     if value is not None and not least <= value <= most:
-        raise ArgumentOutOfRange(f"The {what} {value} is invalid: {least} to {most} are allowed.")
+        raise errors.ArgumentOutOfRange(
+            f"The {what} {value} is invalid: {least} to {most} are allowed."
+        )

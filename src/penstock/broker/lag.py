@@ -6,7 +6,8 @@ with the largest lag. Only `add_lag_seconds` blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.broker.hub import HubRuntime, ReaderView
 from penstock.catalog.api import Catalog
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import PenstockError
+from penstock.model.events import StoredBatch
 from penstock.model.names import fold_name
 
 
@@ -45,35 +47,16 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
     last_seen_ms: int | None = None  # reader, lease renewal or checkpoint; None: never
 
 
-def lag_rows(
-    broker: Broker,
-    catalog: Catalog,
-    checkpoints: CheckpointReader,
-    *,
-    now_ms: int,
-    namespace: str | None = None,
-    hub: str | None = None,
-) -> list[LagRow]:
-    """A row per group and partition, of the selected hubs or of all open ones. `lag_seconds` is set
-    where the event is in the tail cache; `add_lag_seconds` reads the others from disk."""
-    rows: list[LagRow] = []
-    for runtime in broker.hubs():
-        entity = runtime.entity
-        if namespace is not None and fold_name(entity.namespace) != fold_name(namespace):
-            continue
-        if hub is not None and fold_name(entity.name) != fold_name(hub):
-            continue
-        rows += hub_rows(runtime, catalog, checkpoints, now_ms=now_ms)
-    return rows
-
-
 def hub_rows(
     runtime: HubRuntime, catalog: Catalog, checkpoints: CheckpointReader, *, now_ms: int
 ) -> list[LagRow]:
-    """The rows of one hub."""
+    """A row per group and partition of one hub. `lag_seconds` is set where the event is in the tail
+    cache; `add_lag_seconds` reads the others from disk."""
     rows: list[LagRow] = []
     entity = runtime.entity
-    readers = _by_group_and_partition(runtime.readers())
+    readers: defaultdict[tuple[str, int], list[ReaderView]] = defaultdict(list)
+    for reader in runtime.readers():
+        readers[fold_name(reader.group), reader.partition].append(reader)
     for group in catalog.groups(entity.namespace, entity.name):
         owned = {o.partition_id: o for o in checkpoints.ownerships(entity.id, group.name)}
         saved = {c.partition_id: c for c in checkpoints.checkpoints(entity.id, group.name)}
@@ -85,7 +68,7 @@ def hub_rows(
                     index,
                     owned.get(partition),
                     saved.get(partition),
-                    readers.get((fold_name(group.name), index), []),
+                    readers[fold_name(group.name), index],
                     now_ms,
                 )
             )
@@ -114,8 +97,7 @@ def _build_lag_row(
     lag_events: int | None = None
     if done is not None:
         # Events that retention removed cannot be processed any more and are not counted.
-        oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
-        lag_events = max(0, status.last_sequence + 1 - max(done + 1, oldest))
+        lag_events = max(0, status.last_sequence + 1 - max(done + 1, status.next_retained))
     elif readers:
         lag_events = max(reader.lag_events for reader in readers)
     row = LagRow(
@@ -135,7 +117,8 @@ def _build_lag_row(
     )
     if not lag_events:
         return row
-    return _set_lag_seconds(row, hub.enqueued_ms(index, _oldest_unread_sequence(row)), now_ms)
+    batches = hub.log(index).read_cached(_oldest_unread_sequence(row))
+    return _set_lag_seconds(row, batches, now_ms)
 
 
 def _last_report_ms(ownership: Ownership | None, checkpoint: Checkpoint | None) -> int | None:
@@ -147,16 +130,17 @@ def _read_lag_seconds(row: LagRow, hub: HubRuntime | None, now_ms: int) -> LagRo
     if hub is None or row.lag_seconds is not None or not row.lag_events:
         return row
     try:
-        enqueued_ms = hub.read_enqueued_ms(int(row.partition), _oldest_unread_sequence(row))
+        # The event, or the oldest one that is retained.
+        batches = hub.log(int(row.partition)).read(_oldest_unread_sequence(row), bytes_max=1)
     except PenstockError:
         return row  # unreadable: the age stays unknown
-    return _set_lag_seconds(row, enqueued_ms, now_ms)
+    return _set_lag_seconds(row, batches, now_ms)
 
 
-def _set_lag_seconds(row: LagRow, enqueued_ms: int | None, now_ms: int) -> LagRow:
-    if enqueued_ms is None:
+def _set_lag_seconds(row: LagRow, batches: Sequence[StoredBatch] | None, now_ms: int) -> LagRow:
+    if not batches:
         return row
-    return msgspec.structs.replace(row, lag_seconds=max(0, now_ms - enqueued_ms) / 1000)
+    return msgspec.structs.replace(row, lag_seconds=max(0, now_ms - batches[0].enqueued_ms) / 1000)
 
 
 def _oldest_unread_sequence(row: LagRow) -> int:
@@ -174,15 +158,6 @@ def _lag_bytes(
     if checkpoint is None or not checkpoint.offset.isascii() or not checkpoint.offset.isdigit():
         return None
     return max(0, last_offset - int(checkpoint.offset))
-
-
-def _by_group_and_partition(
-    readers: Iterable[ReaderView],
-) -> dict[tuple[str, int], list[ReaderView]]:
-    groups: dict[tuple[str, int], list[ReaderView]] = {}
-    for reader in readers:
-        groups.setdefault((fold_name(reader.group), reader.partition), []).append(reader)
-    return groups
 
 
 def _hub_key(namespace: str, hub: str) -> tuple[str, str]:

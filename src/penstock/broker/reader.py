@@ -119,9 +119,9 @@ class Reader:
     def lag_events(self) -> int:
         """Retained events that were not delivered; 0 until the start is located."""
         status = self._log.status()
-        if self._start is not None or status.is_empty:
+        if self._start is not None:
             return 0
-        return max(0, status.last_sequence + 1 - max(self.sequence, status.begin_sequence))
+        return max(0, status.last_sequence + 1 - max(self.sequence, status.next_retained))
 
     def runtime(self) -> PartitionStatus:
         """Status of the partition, for receiver runtime metrics (protocol.md 5.4)."""
@@ -241,18 +241,14 @@ class Reader:
         if start.kind not in (PositionKind.LATEST, PositionKind.EARLIEST):
             return
         status = self._log.status()
-        if start.kind is PositionKind.LATEST or status.is_empty:
-            self.sequence = status.last_sequence + 1
-        else:
-            self.sequence = status.begin_sequence
+        is_latest = start.kind is PositionKind.LATEST
+        self.sequence = status.last_sequence + 1 if is_latest else status.next_retained
         self._start = None
 
     def _skip_removed(self) -> None:
         """The disk had no batch at `sequence`. Unless that is the end, retention removed it: go on
         at the oldest event, or the reader would fetch the same sequence number forever."""
-        status = self._log.status()
-        oldest = status.last_sequence + 1 if status.is_empty else status.begin_sequence
-        self.sequence = max(self.sequence, oldest)
+        self.sequence = max(self.sequence, self._log.status().next_retained)
 
     def _read_ahead(self, batches: list[StoredBatch]) -> None:
         self._ahead = batches

@@ -17,20 +17,17 @@ def register_reader(registered: list[Reader], new: Reader) -> None:
     Only attached readers count: an epoch is forgotten when its reader closes.
     """
     current = registered[0] if registered and registered[0].epoch is not None else None
-    displaced: list[Reader] = []
     if new.epoch is None:  # shared readers each get all events
         if current is not None:
             raise error_messages.epoch_reader_exists_error(current.epoch)
         if len(registered) >= limits.SHARED_READERS_MAX:
-            names = [reader.name for reader in registered]
-            raise error_messages.too_many_readers_error(names)
-    else:
-        # Event processors attach with epoch 0: if an equal epoch did not win, none could take over.
-        if current is not None and current.epoch is not None and new.epoch < current.epoch:
-            raise error_messages.lower_epoch_error(new, current)
-        displaced = registered.copy()
-    for reader in displaced:
-        registered.remove(reader)
-    registered.append(new)
+            raise error_messages.too_many_readers_error([reader.name for reader in registered])
+        registered.append(new)
+        return
+    # Event processors attach with epoch 0: if an equal epoch did not win, none could take over.
+    if current is not None and current.epoch is not None and new.epoch < current.epoch:
+        raise error_messages.lower_epoch_error(new, current)
+    displaced = registered.copy()
+    registered[:] = [new]
     for reader in displaced:
         reader.end(error_messages.displaced_error(new, reader))

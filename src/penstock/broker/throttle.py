@@ -29,7 +29,6 @@ _BURST_MS = 250  # a bucket holds a quarter of a second's worth
 _SCALE = 1000  # tokens are thousandths of a byte or event: rate x milliseconds stays an integer
 
 BYTES, EVENTS = 0, 1
-DIMENSIONS = (BYTES, EVENTS)
 
 # Error 50002 asks clients to wait four seconds; their share is kept until they come back.
 _KEPT_MS = 5_000
@@ -62,16 +61,11 @@ class Throttle:
         self._shares = FairShares()
         self._set_rates(units)
 
-    @property
-    def units(self) -> int | None:
-        return self._units
-
-    @units.setter
-    def units(self, units: int | None) -> None:
+    def set_units(self, units: int | None) -> None:
         """Takes effect with the next publication; a debt remains."""
-        if units == self._units:
+        if units == self.units:
             return
-        was_enforced = self._units is not None
+        was_enforced = self.units is not None
         self._set_rates(units)
         if was_enforced and units is not None:
             self._byte_tokens = min(self._byte_tokens, self._byte_capacity)
@@ -104,7 +98,7 @@ class Throttle:
         debt, so over time the rate holds. With shares, its sender must save the whole size: several
         senders in debt at once would be several times the rate.
         """
-        if self._units is None:
+        if self.units is None:
             return True
         self._fill(now_ms)
         size, count = size_bytes * _SCALE, events * _SCALE
@@ -119,7 +113,7 @@ class Throttle:
         )
 
     def take(self, size_bytes: int, events: int, now_ms: int, sender: object = None) -> None:
-        if self._units is not None:
+        if self.units is not None:
             size, count = size_bytes * _SCALE, events * _SCALE
             if self._shares:
                 share = self._shares.of(sender, now_ms)
@@ -140,8 +134,7 @@ class Throttle:
 
     def _set_rates(self, units: int | None) -> None:
         assert units is None or units > 0
-        self._units = units
-        self.is_enforced = units is not None  # lets the caller skip `admit`
+        self.units = units
         self._byte_rate = (units or 0) * limits.UNIT_INGRESS_BYTES_PER_S
         self._event_rate = (units or 0) * limits.UNIT_INGRESS_EVENTS_PER_S
         self._byte_capacity = self._byte_rate * _BURST_MS
@@ -221,9 +214,6 @@ class FairShares:
         self._least_received = [0, 0]
         self._undistributed = [0, 0]
 
-    def __bool__(self) -> bool:
-        return bool(self._by_sender)
-
     def __len__(self) -> int:
         return len(self._by_sender)
 
@@ -278,7 +268,7 @@ class FairShares:
 
     def trim(self, capacities: tuple[int, int]) -> None:
         """The capacities were lowered: limit every share to them."""
-        for dimension in DIMENSIONS:
+        for dimension in (BYTES, EVENTS):
             self._undistributed[dimension] = min(
                 self._undistributed[dimension], capacities[dimension]
             )

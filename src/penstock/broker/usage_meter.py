@@ -1,4 +1,4 @@
-"""Usage of a namespace per clock hour, counted in memory for the ledger.
+"""Counters of a hub; usage of a namespace per clock hour, counted in memory for the ledger.
 
 A `UsageMeter` counts acknowledged and delivered events into the current hour. Each hour that it
 enters is a run with its own number: if the wall clock is set back into an earlier hour, that hour
@@ -9,13 +9,39 @@ one twice has the effect of writing it once (docs/metering.md).
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import sub
 
 import msgspec
 
-from penstock.broker.counters import HubCounters
 from penstock.model import limits
+from penstock.model.metrics import LatencyHistogram
 from penstock.model.names import NamespaceName
 from penstock.model.usage import Usage, hour_of
+
+_Ingress = tuple[int, int, int]  # messages, bytes, 64 KB steps beyond the first of each event
+
+
+class HubCounters:
+    """Counters of a hub since it was opened, for the metrics and, for ingress, for the ledger. A
+    request is one publication. Messages and bytes count when acknowledged or delivered.
+
+    A plain class, not a struct: each publication adds to it, and plain attributes are fastest.
+    """
+
+    def __init__(self) -> None:
+        self.incoming_messages = 0
+        self.incoming_bytes = 0
+        self.incoming_steps = 0  # 64 KB steps of large events beyond the first of each
+        self.outgoing_messages = 0
+        self.outgoing_bytes = 0
+        self.throttled_requests = 0
+        self.user_errors = 0
+        self.server_errors = 0
+        self.publish_latency = LatencyHistogram()
+
+    @property
+    def successful_requests(self) -> int:
+        return self.publish_latency.count
 
 
 class UsageMeter:
@@ -42,7 +68,7 @@ class UsageMeter:
         self._runs = runs
         self._on_change = on_change
         self._hubs: list[HubCounters] = []
-        self._collected = _IngressTotals()  # ingress of all hubs that is in `_sums`
+        self._collected: _Ingress = (0, 0, 0)  # ingress of all hubs that is in `_sums`
         self._second_start = self._collected  # `_collected` when the second began
         self._closed: list[Usage] = []  # counts of finished runs, until they are written
         self._open(now_ms)
@@ -55,11 +81,15 @@ class UsageMeter:
         """Remove a deleted hub; its counts so far are kept."""
         if counters in self._hubs:
             self._collect()
-            before = self._collected
             self._hubs.remove(counters)
-            self._collected = now = self._sum_hubs()
+            self._collected = self._sum_hubs()
             # Its ingress in the current second stays counted too.
-            self._second_start = self._second_start.rebase(before, now)
+            messages, size, steps = self._second_start
+            self._second_start = (
+                messages - counters.incoming_messages,
+                size - counters.incoming_bytes,
+                steps - counters.incoming_steps,
+            )
 
     def egress(self, size: int, now_ms: int) -> None:
         """Count `size` delivered bytes."""
@@ -69,12 +99,6 @@ class UsageMeter:
         self._sums.egress_bytes += size
         if not self.is_changed:
             self.change()
-
-    def add_capture_hours(self, hours: int, now_ms: int) -> None:
-        """Count hubs with Capture in this hour."""
-        self.pass_to(now_ms)
-        self._sums.capture_hours += hours
-        self.change()
 
     def hold(self, units: int | None, now_ms: int) -> None:
         """The namespace holds `units` from now on; None if they are not enforced. An hour counts
@@ -142,42 +166,27 @@ class UsageMeter:
         """Add what the hubs counted since the last call to the current hour. If units are not
         enforced, the units of the hour are those that its busiest second needed."""
         total, sums = self._sum_hubs(), self._sums
-        messages = total.messages - self._collected.messages
+        messages, size, steps = map(sub, total, self._collected)
         sums.ingress_messages += messages
-        sums.ingress_events += messages + total.steps - self._collected.steps
-        sums.ingress_bytes += total.size - self._collected.size
+        sums.ingress_events += messages + steps
+        sums.ingress_bytes += size
         self._collected = total
         if self._units is None:
-            began = self._second_start
+            messages, size, _ = map(sub, total, self._second_start)
             needed = max(
-                -(-(total.messages - began.messages) // limits.UNIT_INGRESS_EVENTS_PER_S),
-                -(-(total.size - began.size) // limits.UNIT_INGRESS_BYTES_PER_S),
+                -(-messages // limits.UNIT_INGRESS_EVENTS_PER_S),
+                -(-size // limits.UNIT_INGRESS_BYTES_PER_S),
                 -(-self._second_out // limits.UNIT_EGRESS_BYTES_PER_S),
             )
             sums.units = max(sums.units, needed)
 
-    def _sum_hubs(self) -> _IngressTotals:
+    def _sum_hubs(self) -> _Ingress:
         messages = size = steps = 0
         for hub in self._hubs:
             messages += hub.incoming_messages
             size += hub.incoming_bytes
             steps += hub.incoming_steps
-        return _IngressTotals(messages, size, steps)
-
-
-class _IngressTotals(msgspec.Struct, frozen=True, gc=False):
-    """Ingress of all hubs at one moment."""
-
-    messages: int = 0
-    size: int = 0
-    steps: int = 0
-
-    def rebase(self, before: _IngressTotals, now: _IngressTotals) -> _IngressTotals:
-        return _IngressTotals(
-            self.messages - before.messages + now.messages,
-            self.size - before.size + now.size,
-            self.steps - before.steps + now.steps,
-        )
+        return messages, size, steps
 
 
 class _HourTotals(msgspec.Struct, kw_only=True, gc=False):
@@ -189,7 +198,6 @@ class _HourTotals(msgspec.Struct, kw_only=True, gc=False):
     ingress_messages: int = 0
     ingress_bytes: int = 0
     egress_bytes: int = 0
-    capture_hours: int = 0
 
     def usage(self, namespace: NamespaceName, run: str) -> Usage:
         return Usage(namespace=namespace, run=run, **msgspec.structs.asdict(self))

@@ -1,5 +1,5 @@
 """The catalog (namespaces, hubs, consumer groups, rules, revoked publishers, quota grants, audit
-log), and the contracts of its storage, of the usage ledger and of the metric store.
+log), and the contracts of the usage ledger and of the metric store.
 
 Catalog reads come from memory and do not block; writes are durable when they return. Names are
 compared without case and keep the spelling of their creation: later writes and children get that
@@ -8,8 +8,9 @@ spelling. The catalog is used on the owner's thread only.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -24,7 +25,7 @@ from penstock.model.entities import (
     RevokedPublisher,
 )
 from penstock.model.errors import AlreadyExists, NotAllowed, NotFound, QuotaExceeded
-from penstock.model.metrics import MetricSample, MetricSeries
+from penstock.model.metrics import MetricRequest, MetricSample, MetricSeries
 from penstock.model.names import DEFAULT_GROUP, HubName, NamespaceName, fold_name, quote_text
 from penstock.model.quotas import QuotaGrant, QuotaKind
 from penstock.model.usage import Usage
@@ -33,7 +34,7 @@ Unsubscribe = Callable[[], None]
 Entity = Namespace | Hub | ConsumerGroup | AuthorizationRule | RevokedPublisher | QuotaGrant
 Record = Entity | AuditEntry
 
-_AUDIT_NEWEST = 100
+_AUDIT_MAX = 10_000  # entries in memory
 
 _E = TypeVar("_E", bound=Entity)
 # The folded names of an entity's parents and its own. Without a hub a rule is the namespace's own.
@@ -69,26 +70,6 @@ class CatalogChange(msgspec.Struct, frozen=True):
 
 
 OnChange = Callable[[CatalogChange], None]
-
-
-class CatalogStorage(Protocol):
-    """Each call is one transaction: durable when it returns, without effect when it raises."""
-
-    def put(self, records: tuple[Record, ...]) -> None:
-        """Insert or replace; a parent precedes its children."""
-        ...
-
-    def delete(self, entity: Entity, *audit: AuditEntry) -> None:
-        """Remove the entity and all entities below it, and append the audit entries."""
-        ...
-
-    def audit(self, newest: int) -> list[AuditEntry]:
-        """Newest first."""
-        ...
-
-    def deleted_hubs(self) -> list[str]: ...
-    def forget_deleted_hubs(self, ids: Collection[str]) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Entities(Generic[_E]):
@@ -127,26 +108,22 @@ class Catalog:
     """`put_*` creates or replaces. Both `put_*` and `delete_*` raise NotFound for a missing parent,
     `delete_*` also for a missing entity. Limits raise QuotaExceeded for counts and for values that
     need a quota grant, ArgumentOutOfRange for other values, NotAllowed for a change of the
-    partition count of a hub."""
+    partition count of a hub.
 
-    def __init__(self, storage: CatalogStorage, records: Iterable[Entity] = ()) -> None:
-        self._storage = storage
-        self._namespaces = _Entities[Namespace]()
-        self._hubs = _Entities[Hub]()
-        self._groups = _Entities[ConsumerGroup]()
-        self._rules = _Entities[AuthorizationRule]()
-        self._revoked = _Entities[RevokedPublisher]()
-        self._grants = _Entities[QuotaGrant]()
-        self._kinds: dict[type, _Entities[Any]] = {
-            Namespace: self._namespaces,
-            Hub: self._hubs,
-            ConsumerGroup: self._groups,
-            AuthorizationRule: self._rules,
-            RevokedPublisher: self._revoked,
-            QuotaGrant: self._grants,
-        }
+    This class keeps everything in memory: for tests, and for brokers without a disk. SqliteCatalog
+    stores each change in a file too; it overrides the methods below `storage`."""
+
+    def __init__(self, records: Iterable[Entity] = ()) -> None:
+        self._kinds: dict[type, _Entities[Any]] = {kind: _Entities() for kind in get_args(Entity)}
+        self._namespaces: _Entities[Namespace] = self._kinds[Namespace]
+        self._hubs: _Entities[Hub] = self._kinds[Hub]
+        self._groups: _Entities[ConsumerGroup] = self._kinds[ConsumerGroup]
+        self._rules: _Entities[AuthorizationRule] = self._kinds[AuthorizationRule]
+        self._revoked: _Entities[RevokedPublisher] = self._kinds[RevokedPublisher]
+        self._grants: _Entities[QuotaGrant] = self._kinds[QuotaGrant]
         self._reserved: Mapping[tuple[str, str], str] = {}
         self._subscribers: dict[object, OnChange] = {}
+        self._audit: deque[AuditEntry] = deque(maxlen=_AUDIT_MAX)
         for record in records:
             self._kinds[type(record)].put(record)
 
@@ -180,7 +157,10 @@ class Catalog:
 
     # --- hubs -----------------------------------------------------------------------------------
 
-    def hubs(self, namespace: str) -> list[Hub]:
+    def hubs(self, namespace: str | None = None) -> list[Hub]:
+        """The hubs of one namespace, or of all."""
+        if namespace is None:
+            return [hub for parent in self.namespaces() for hub in self.hubs(parent.name)]
         return self._hubs.below(namespace)
 
     def hub(self, namespace: str, name: str) -> Hub | None:
@@ -232,14 +212,6 @@ class Catalog:
     def delete_hub(self, namespace: str, name: str) -> None:
         self._delete(self._parent_hub(namespace, name))
 
-    def deleted_hubs(self) -> list[str]:
-        """Ids of deleted hubs whose log may still be on disk."""
-        return self._storage.deleted_hubs()
-
-    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
-        """The logs of these hubs are deleted."""
-        self._storage.forget_deleted_hubs(ids)
-
     # --- consumer groups ------------------------------------------------------------------------
 
     def groups(self, namespace: str, hub: str) -> list[ConsumerGroup]:
@@ -259,7 +231,7 @@ class Catalog:
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
         """Raises NotAllowed for `$Default`."""
         self._parent_hub(namespace, hub)
-        group = _existing(self.group(namespace, hub, name), "consumer group", name)
+        group = require_entity(self.group(namespace, hub, name), "consumer group", name)
         if group.name == DEFAULT_GROUP:
             raise NotAllowed(f"The consumer group {DEFAULT_GROUP} cannot be deleted.")
         self._delete(group)
@@ -286,7 +258,7 @@ class Catalog:
         self._parent_namespace(namespace)
         if hub is not None:
             self._parent_hub(namespace, hub)
-        self._delete(_existing(self.rule(namespace, hub, name), "authorization rule", name))
+        self._delete(require_entity(self.rule(namespace, hub, name), "authorization rule", name))
 
     # --- revoked publishers ---------------------------------------------------------------------
 
@@ -307,7 +279,7 @@ class Catalog:
     def delete_revoked_publisher(self, namespace: str, hub: str, name: str) -> None:
         self._parent_hub(namespace, hub)
         publisher = self.revoked_publisher(namespace, hub, name)
-        self._delete(_existing(publisher, "revoked publisher", name))
+        self._delete(require_entity(publisher, "revoked publisher", name))
 
     # --- grants and the audit log ---------------------------------------------------------------
 
@@ -327,7 +299,7 @@ class Catalog:
     def delete_quota_grant(self, namespace: str, kind: QuotaKind, *, by: str, now_ms: int) -> None:
         """Withdraw the grant, with an audit entry. Units and partitions that exist stay."""
         self._parent_namespace(namespace)
-        grant = _existing(self.quota_grant(namespace, kind), "grant", f"{kind} of {namespace}")
+        grant = require_entity(self.quota_grant(namespace, kind), "grant", f"{kind} of {namespace}")
         entry = validation.withdrawal_audit_entry(grant, by=by, now_ms=now_ms)
         validation.check_audit(entry)
         self._delete(grant, entry)
@@ -335,15 +307,35 @@ class Catalog:
     def append_audit(self, entry: AuditEntry) -> None:
         """The audit log is append-only; deleting a namespace removes nothing from it."""
         validation.check_audit(entry)
-        self._storage.put((entry,))
-
-    def audit(self, *, newest: int = _AUDIT_NEWEST) -> list[AuditEntry]:
-        """The newest entries, newest first. Reads the storage and may block briefly."""
-        return self._storage.audit(newest)
+        self._store((entry,))
 
     def _check_granted(self, namespace: Namespace, kind: QuotaKind, requested: int | None) -> None:
         grant = self.quota_grant(namespace.name, kind)
         validation.check_granted(namespace.name, kind, requested, grant)
+
+    # --- storage: each write is one transaction, without effect if it raises ---------------------
+
+    def audit(self, *, newest: int = 100) -> list[AuditEntry]:
+        """The newest entries, newest first. May block briefly."""
+        return list(reversed(self._audit))[:newest]
+
+    def deleted_hubs(self) -> list[str]:
+        """Ids of deleted hubs whose log may still be on disk."""
+        return []
+
+    def forget_deleted_hubs(self, ids: Collection[str]) -> None:
+        """The logs of these hubs are deleted."""
+
+    def close(self) -> None:
+        self._subscribers.clear()
+
+    def _store(self, records: Sequence[Record]) -> None:
+        """Insert or replace; a parent precedes its children."""
+        self._audit.extend(record for record in records if isinstance(record, AuditEntry))
+
+    def _store_deletion(self, entity: Entity, audit: Sequence[AuditEntry]) -> None:
+        """Remove the entity and all entities below it, and append the audit entries."""
+        self._audit.extend(audit)
 
     # --------------------------------------------------------------------------------------------
 
@@ -357,15 +349,11 @@ class Catalog:
 
         return unsubscribe
 
-    def close(self) -> None:
-        self._subscribers.clear()
-        self._storage.close()
-
     def _put(self, entity: Entity, *others: ConsumerGroup | AuditEntry) -> None:
         """Store first, then apply: if the storage raises, nothing has changed in memory. `others`,
         which are written along with the entity, are not reported as changes."""
         before = self._find(entity)
-        self._storage.put((entity, *others))
+        self._store((entity, *others))
         for record in (entity, *others):
             if not isinstance(record, AuditEntry):
                 self._kinds[type(record)].put(record)
@@ -392,7 +380,7 @@ class Catalog:
 
     def _delete(self, entity: Entity, *audit: AuditEntry) -> None:
         """Delete it with all entities below it."""
-        self._storage.delete(entity, *audit)
+        self._store_deletion(entity, audit)
         if isinstance(entity, Namespace):
             for hub in self.hubs(entity.name):
                 self._remove(hub)
@@ -404,11 +392,11 @@ class Catalog:
             entities.remove(_path(entity))
 
     def _parent_namespace(self, name: str) -> Namespace:
-        return _existing(self.namespace(name), "namespace", name)
+        return require_entity(self.namespace(name), "namespace", name)
 
     def _parent_hub(self, namespace: str, name: str) -> Hub:
         self._parent_namespace(namespace)
-        return _existing(self.hub(namespace, name), "event hub", name)
+        return require_entity(self.hub(namespace, name), "event hub", name)
 
     def _notify(self, change: CatalogChange) -> None:
         for on_change in tuple(self._subscribers.values()):
@@ -431,7 +419,8 @@ def _fold(*names: str | None) -> _Path:
     return tuple(None if name is None else fold_name(name) for name in names)
 
 
-def _existing(entity: _E | None, what: str, name: str) -> _E:
+def require_entity(entity: _E | None, what: str, name: str) -> _E:
+    """The entity. Raises NotFound for None."""
     if entity is None:
         raise NotFound(f"The {what} '{quote_text(name)}' does not exist.")
     return entity
@@ -461,19 +450,7 @@ class MetricStore(Protocol):
         delete expired ones. A power cut may lose the last seconds."""
         ...
 
-    def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-        now_ms: int,
-    ) -> MetricSeries:
-        """At most `points` steps with since_ms <= start < until_ms, in the finest resolution that
-        is retained that long; for a hub also the lag of each of its groups."""
+    def read(self, request: MetricRequest, *, now_ms: int) -> MetricSeries:
+        """The steps in the finest resolution that is retained that long; for a hub also the lag of
+        each of its groups."""
         ...
-
-    def close(self) -> None: ...

@@ -12,10 +12,10 @@ import logging
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
+from penstock.catalog.sqlite import translate_errors
 from penstock.io.database import (
     DatabaseFormat,
     DatabaseInaccessible,
@@ -31,8 +31,8 @@ from penstock.model.metrics import (
     KEPT_MS,
     LEVELS,
     NAMES,
-    POINTS_MAX,
     SUBJECTS_MAX,
+    MetricRequest,
     MetricSample,
     MetricSeries,
     MetricSubject,
@@ -61,21 +61,13 @@ _STEP_1 = (
     """,
     """
     CREATE TABLE samples (
-        subject INTEGER NOT NULL,
-        step_ms INTEGER NOT NULL,
-        at_ms INTEGER NOT NULL,
-        incoming_messages INTEGER NOT NULL,
-        incoming_bytes INTEGER NOT NULL,
-        outgoing_messages INTEGER NOT NULL,
-        outgoing_bytes INTEGER NOT NULL,
-        successful_requests INTEGER NOT NULL,
-        throttled_requests INTEGER NOT NULL,
-        user_errors INTEGER NOT NULL,
-        server_errors INTEGER NOT NULL,
-        active_connections INTEGER,
-        size_bytes INTEGER,
-        lag_events INTEGER,
-        throughput_units INTEGER,
+        subject INTEGER NOT NULL, step_ms INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+        incoming_messages INTEGER NOT NULL, incoming_bytes INTEGER NOT NULL,
+        outgoing_messages INTEGER NOT NULL, outgoing_bytes INTEGER NOT NULL,
+        successful_requests INTEGER NOT NULL, throttled_requests INTEGER NOT NULL,
+        user_errors INTEGER NOT NULL, server_errors INTEGER NOT NULL,
+        active_connections INTEGER, size_bytes INTEGER,
+        lag_events INTEGER, throughput_units INTEGER,
         PRIMARY KEY (subject, step_ms, at_ms)
     ) STRICT, WITHOUT ROWID
     """,
@@ -123,7 +115,7 @@ class SqliteMetricStore:
     a newer Penstock is left alone, and this run's numbers end with it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._name = f"The metric history {path}"
         self._subjects: dict[MetricSubject, int] = {}
         self._records = 0
         self._check: _BackgroundCheck | None = None
@@ -141,49 +133,41 @@ class SqliteMetricStore:
                 self._check = _BackgroundCheck(path)
 
     def record(self, at_ms: int, samples: Sequence[MetricSample]) -> None:
-        with self._translate_errors(), transaction(self._connection):
-            named = [(self._subject(each.subject), each) for each in samples[:SUBJECTS_MAX]]
-            for level in LEVELS:
-                place = (level.step_ms, at_ms - at_ms % level.step_ms)
-                # At once: a loop in Python would hold the event loop's thread up.
-                self._connection.executemany(
-                    _RECORD,
-                    [(number, *place, *each.counters, *each.gauges) for number, each in named],
-                )
-            self._forget(at_ms)
+        try:
+            with translate_errors(self._name), transaction(self._connection):
+                named = [(self._subject(each.subject), each) for each in samples[:SUBJECTS_MAX]]
+                for level in LEVELS:
+                    place = (level.step_ms, at_ms - at_ms % level.step_ms)
+                    # At once: a loop in Python would hold the event loop's thread up.
+                    self._connection.executemany(
+                        _RECORD,
+                        [(number, *place, *each.counters, *each.gauges) for number, each in named],
+                    )
+                self._forget(at_ms)
+        except DataDirectoryError:
+            self._subjects.clear()  # ids of what was rolled back
+            raise
 
-    def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-        now_ms: int,
-    ) -> MetricSeries:
-        assert set(names) <= set(NAMES)
-        assert 1 <= points <= POINTS_MAX
-        since_ms = max(since_ms, now_ms - KEPT_MS)
-        until_ms = min(until_ms, now_ms + 1)
+    def read(self, request: MetricRequest, *, now_ms: int) -> MetricSeries:
+        since_ms = max(request.since_ms, now_ms - KEPT_MS)
+        until_ms = min(request.until_ms, now_ms + 1)
         kept = next(
             (level for level in LEVELS if since_ms >= now_ms - level.kept_ms), LEVELS[-1]
         ).step_ms
-        step = kept * max(1, (until_ms - since_ms) // (kept * points))
-        while len(times := range(since_ms - since_ms % step, until_ms, step)) > points:
+        step = kept * max(1, (until_ms - since_ms) // (kept * request.points))
+        while len(times := range(since_ms - since_ms % step, until_ms, step)) > request.points:
             step += kept
         window = {"step": step, "kept": kept, "since": times.start, "until": until_ms}
-        subject = {"namespace": fold_name(namespace), "hub": fold_name(hub or "")}
+        subject = {"namespace": fold_name(request.namespace), "hub": fold_name(request.hub or "")}
         # By group, "" for the whole hub or namespace: a list for each of NAMES.
         series: defaultdict[str, list[list[int | None]]] = defaultdict(
             lambda: [[None] * len(times) for _ in NAMES]
         )
-        with self._translate_errors():
+        with translate_errors(self._name):
             for group, number, *row in self._connection.execute(_READ, window | subject):
                 for numbers, value in zip(series[group], row, strict=True):
                     numbers[number - times.start // step] = value
-        values = {name: series[""][NAMES.index(name)] for name in names}
+        values = {name: series[""][NAMES.index(name)] for name in request.names}
         lag = {group: lists[NAMES.index("lag_events")] for group, lists in series.items() if group}
         lag = {group: numbers for group, numbers in lag.items() if {*numbers} != {None}}
         return MetricSeries(step_ms=step, at_ms=list(times), values=values, lag_by_group=lag)
@@ -215,16 +199,6 @@ class SqliteMetricStore:
         if self._records % _SUBJECTS_EVERY == 0:
             self._connection.execute(_FORGET_SUBJECTS)
             self._subjects.clear()
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            self._subjects.clear()  # ids of what was rolled back
-            raise DataDirectoryError(
-                f"The metric history {self._path} cannot be used: {error}"
-            ) from error
 
 
 class _BackgroundCheck:

@@ -12,34 +12,29 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.catalog.sqlite import empty_log
+from penstock.catalog.sqlite import empty_log, translate_errors
 from penstock.io.database import connect
 from penstock.io.sqlite import transaction
-from penstock.model.errors import DataDirectoryError
-from penstock.model.names import NamespaceName, fold_name
+from penstock.model.names import fold_name
 from penstock.model.usage import Usage
 
 TIME_MS_MAX = 2**63 - 1
 _BUSY_S = 5.0  # writes of the catalog take milliseconds, longer when the disk stalls
 
-_COUNTS = (
-    "ingress_events",
-    "ingress_messages",
-    "ingress_bytes",
-    "egress_bytes",
-    "capture_hours",
-)
-COLUMNS = ("units", *_COUNTS)
+# The first fields name the namespace, the hour and the run.
+_FIELDS = Usage.__struct_fields__
+COLUMNS = _FIELDS[_FIELDS.index("units") :]
+_COUNTS = COLUMNS[1:]
 
 # Counts of a run only grow, so the larger of two writes is the newer one.
 _RECORD = f"""
-    INSERT INTO usage (hour_ms, namespace_key, run, namespace, {", ".join(COLUMNS)})
-    VALUES (?, ?, ?, ?, {", ".join("?" * len(COLUMNS))})
+    INSERT INTO usage (namespace_key, {", ".join(_FIELDS)})
+    VALUES (:namespace_key, {", ".join(f":{name}" for name in _FIELDS)})
     ON CONFLICT (hour_ms, namespace_key, run) DO UPDATE SET
         {", ".join(f"{name} = max({name}, excluded.{name})" for name in COLUMNS)}
 """  # noqa: S608 - column names of this module
 _READ = f"""
-    SELECT hour_ms, namespace, run, {", ".join(COLUMNS)} FROM usage
+    SELECT {", ".join(_FIELDS)} FROM usage
     WHERE hour_ms >= ? AND hour_ms < ? ORDER BY hour_ms, namespace_key, run
 """  # noqa: S608 - column names of this module
 
@@ -64,49 +59,33 @@ class SqliteUsageLedger:
     the disk in another thread than the catalog's. Raises DataDirectoryError."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
+        self._name = f"The usage ledger in {path}"
+        with translate_errors(self._name):
             # Any thread may use it, one at a time: the owner ensures that.
             self._connection = connect(path, "usage ledger", busy_s=_BUSY_S)
             self._connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def record(self, counts: Sequence[Usage]) -> None:
-        try:
+        with translate_errors(self._name):
             with transaction(self._connection):
                 self._connection.executemany(_RECORD, map(_to_row, counts))
             empty_log(self._connection)
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def usage(self, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX) -> list[Usage]:
-        try:
+        with translate_errors(self._name):
             return read_usage(self._connection, since_ms=since_ms, until_ms=until_ms)
-        except sqlite3.Error as error:
-            raise self._unusable_error(error) from error
 
     def close(self) -> None:
         self._connection.close()
-
-    def _unusable_error(self, error: sqlite3.Error) -> DataDirectoryError:
-        return DataDirectoryError(f"The usage ledger in {self._path} cannot be used: {error}")
 
 
 def read_usage(
     connection: sqlite3.Connection, *, since_ms: int = 0, until_ms: int = TIME_MS_MAX
 ) -> list[Usage]:
     """The usage in the catalog file of the connection. Raises sqlite3.Error."""
-    return sum_usage(_from_row(*row) for row in connection.execute(_READ, (since_ms, until_ms)))
+    rows = connection.execute(_READ, (since_ms, until_ms))
+    return sum_usage(Usage(**dict(zip(_FIELDS, row, strict=True))) for row in rows)
 
 
-def _to_row(count: Usage) -> tuple[str | int, ...]:
-    return (
-        *(count.hour_ms, fold_name(count.namespace), count.run, count.namespace),
-        *(getattr(count, name) for name in COLUMNS),
-    )
-
-
-def _from_row(hour_ms: int, namespace: str, run: str, *values: int) -> Usage:
-    columns = dict(zip(COLUMNS, values, strict=True))
-    return Usage(hour_ms=hour_ms, namespace=NamespaceName(namespace), run=run, **columns)
+def _to_row(count: Usage) -> dict[str, str | int]:
+    return {"namespace_key": fold_name(count.namespace), **msgspec.structs.asdict(count)}

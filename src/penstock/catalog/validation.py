@@ -7,18 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.model import limits, names, quotas
-from penstock.model.entities import (
-    AuditEntry,
-    AuthorizationRule,
-    ConsumerGroup,
-    Hub,
-    LimitSet,
-    Namespace,
-    RevokedPublisher,
-    Right,
-    Secret,
-)
+from penstock.model import entities, limits, names, quotas
 from penstock.model.errors import ArgumentError, ArgumentOutOfRange, QuotaExceeded
 from penstock.model.quotas import QuotaGrant, QuotaKind
 
@@ -41,7 +30,7 @@ _SELF_SERVICE_QUOTAS = {
 }
 
 
-def check_namespace(namespace: Namespace) -> None:
+def check_namespace(namespace: entities.Namespace) -> None:
     names.namespace_name(namespace.name)
     _check_times(namespace)
     _check_metadata(namespace.metadata)
@@ -61,7 +50,7 @@ def check_namespace(namespace: Namespace) -> None:
             )
 
 
-def check_hub(hub: Hub) -> None:
+def check_hub(hub: entities.Hub) -> None:
     """Its partition count is judged apart, by `check_partition_count`, when it is created."""
     names.hub_name(hub.name)
     _check_hub_segments(hub.name)
@@ -77,11 +66,13 @@ def check_hub(hub: Hub) -> None:
         limits.RETENTION_HOURS_MIN,
         limits.RETENTION_HOURS_MAX,
     )
-    _check_user_metadata(hub.user_metadata)
+    _check_text("user metadata", hub.user_metadata, 0, limits.USER_METADATA_MAX)
     _check_metadata(hub.metadata)
 
 
-def check_partition_count(count: int, limit_set: LimitSet, grant: QuotaGrant | None) -> None:
+def check_partition_count(
+    count: int, limit_set: entities.LimitSet, grant: QuotaGrant | None
+) -> None:
     """Raises ArgumentOutOfRange below the namespace's minimum and above what any grant gives. A
     count that a grant could give raises nothing here: that refusal names the grant."""
     least, granted_max = limit_set.partition_count_min, limits.PARTITION_COUNT_GRANTED_MAX
@@ -96,27 +87,27 @@ def check_partition_count(count: int, limit_set: LimitSet, grant: QuotaGrant | N
     )
 
 
-def check_group(group: ConsumerGroup) -> None:
+def check_group(group: entities.ConsumerGroup) -> None:
     names.group_name(group.name)
     _check_times(group)
-    _check_user_metadata(group.user_metadata)
+    _check_text("user metadata", group.user_metadata, 0, limits.USER_METADATA_MAX)
 
 
-def check_rule(rule: AuthorizationRule) -> None:
+def check_rule(rule: entities.AuthorizationRule) -> None:
     names.rule_name(rule.name)
     _check_times(rule)
-    if not Right.NONE < rule.rights <= Right.ALL:
+    if not entities.Right.NONE < rule.rights <= entities.Right.ALL:
         raise ArgumentError(
             f"The rights of the rule '{rule.name}' are invalid: "
             "one or more of Listen, Send and Manage are allowed."
         )
-    if rule.rights & Right.MANAGE and rule.rights != Right.ALL:  # protocol.md 7.3
+    if rule.rights & entities.Right.MANAGE and rule.rights != entities.Right.ALL:  # protocol.md 7.3
         raise ArgumentError(f"The rule '{rule.name}' has Manage: it needs Send and Listen too.")
     _check_key("primary", rule.primary_key)
     _check_key("secondary", rule.secondary_key)
 
 
-def check_revoked_publisher(publisher: RevokedPublisher) -> None:
+def check_revoked_publisher(publisher: entities.RevokedPublisher) -> None:
     names.publisher_name(publisher.name)
     _check_range("time of revocation", publisher.revoked_ms, 0, _TIME_MS_MAX)
 
@@ -135,7 +126,7 @@ def check_quota_grant(grant: QuotaGrant) -> None:
     _check_text("note of the grant", grant.note, 0, limits.GRANT_NOTE_MAX)
 
 
-def check_audit(entry: AuditEntry) -> None:
+def check_audit(entry: entities.AuditEntry) -> None:
     _check_range("time of the audit entry", entry.at_ms, 0, _TIME_MS_MAX)
     _check_text("name of who acts", entry.who, 1, limits.AUDIT_WHO_MAX)
     _check_text("name of the action", entry.what, 1, limits.AUDIT_WHAT_MAX)
@@ -158,9 +149,9 @@ def check_granted(
     )
 
 
-def grant_audit_entry(grant: QuotaGrant) -> AuditEntry:
+def grant_audit_entry(grant: QuotaGrant) -> entities.AuditEntry:
     note = f" ({grant.note})" if grant.note else ""
-    return AuditEntry(
+    return entities.AuditEntry(
         at_ms=grant.granted_ms,
         who=grant.granted_by,
         what=f"grant.{grant.kind}",
@@ -168,8 +159,8 @@ def grant_audit_entry(grant: QuotaGrant) -> AuditEntry:
     )
 
 
-def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> AuditEntry:
-    return AuditEntry(
+def withdrawal_audit_entry(grant: QuotaGrant, *, by: str, now_ms: int) -> entities.AuditEntry:
+    return entities.AuditEntry(
         at_ms=now_ms,
         who=by,
         what=f"withdraw.{grant.kind}",
@@ -194,15 +185,11 @@ def _check_hub_segments(name: str) -> None:
         )
 
 
-def _check_key(which: str, key: Secret) -> None:
+def _check_key(which: str, key: entities.Secret) -> None:
     text = key.reveal()
     _check_range(f"length of the {which} key", len(text), 1, limits.SAS_KEY_MAX)
     if not text.isprintable():
         raise ArgumentError(f"The {which} key holds characters that cannot be printed.")
-
-
-def _check_user_metadata(text: str) -> None:
-    _check_text("user metadata", text, 0, limits.USER_METADATA_MAX)
 
 
 def _check_text(what: str, text: str, least: int, most: int) -> None:
@@ -230,7 +217,9 @@ def _is_storable(text: str) -> bool:
     return "\0" not in text  # SQLite's own functions would end the text there
 
 
-def _check_times(record: Namespace | Hub | ConsumerGroup | AuthorizationRule) -> None:
+def _check_times(
+    record: entities.Namespace | entities.Hub | entities.ConsumerGroup | entities.AuthorizationRule,
+) -> None:
     _check_range("creation time", record.created_ms, 0, _TIME_MS_MAX)
     _check_range("update time", record.updated_ms, 0, _TIME_MS_MAX)
 

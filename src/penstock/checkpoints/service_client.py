@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.checkpoints.records import GroupNames, host_key
 from penstock.io.http_client import HttpClient
 from penstock.io.runtime_file import read_runtime

@@ -35,7 +35,7 @@ from penstock.amqp.performatives import Accepted, Disposition, Error, Source, Ta
 from penstock.amqp.session import Session
 from penstock.amqp.states import LINK, LinkInput
 from penstock.amqp.types import Described, Long, Symbol
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.client.errors import (
     ClientDenied,
     ClientError,

@@ -36,6 +36,11 @@ class PartitionStatus(msgspec.Struct, frozen=True, gc=False):
     def is_empty(self) -> bool:
         return self.begin_sequence < 0
 
+    @property
+    def next_retained(self) -> int:
+        """The sequence number of the oldest retained event; of the next event if there is none."""
+        return self.last_sequence + 1 if self.is_empty else self.begin_sequence
+
 
 class LogHealth(msgspec.Struct, frozen=True, gc=False):
     """Whether a store still commits. A store that waits for its disk is alive, but its

@@ -15,27 +15,10 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.io import asgi
-from penstock.management import openapi, operations
+from penstock.management import openapi, operations, permissions, router
 from penstock.management.errors import INTERNAL, RequestError, status_and_code
 from penstock.management.operations.base import ManagementContext
-from penstock.management.permissions import (
-    Actor,
-    AdminRole,
-    Forbidden,
-    ProcessRole,
-    Verified,
-    actor_of,
-    role_from_claims,
-)
 from penstock.management.resources import ErrorBody, ErrorDetail
-from penstock.management.router import (
-    API_VERSION,
-    OWN,
-    Router,
-    ServiceEndpoints,
-    run_route,
-    split_path,
-)
 from penstock.management.routes import entities, subscriptions
 from penstock.management.routes.entities import ApiRequest
 from penstock.management.unsupported import check_supported
@@ -46,7 +29,6 @@ from penstock.model.errors import AuthFailed, PenstockError, ServerBusy
 log = logging.getLogger("penstock.management")
 
 ROUTES = [*subscriptions.ROUTES, *entities.ROUTES, *operations.ROUTES]
-_ROUTER = Router(ROUTES)
 _OPENAPI = "/openapi.json"
 _ENDPOINTS = "/metadata/endpoints"
 _IDENTITY = "/metadata/identity/oauth2/token"
@@ -96,8 +78,8 @@ class ManagementApp:
         self,
         context: ManagementContext,
         *,
-        verify: Callable[[str], Verified],
-        endpoints: Callable[[], ServiceEndpoints],
+        verify: Callable[[str], permissions.Verified],
+        endpoints: Callable[[], router.ServiceEndpoints],
         new_id: Callable[[], str],
         log_refusal: Callable[[Scope, PenstockError, str], None] = lambda *_: None,
     ) -> None:
@@ -123,7 +105,8 @@ class ManagementApp:
             status, value, headers = self._refusal(error, request_id)
         except Exception:
             log.exception("management request failed: request_id=%s", request_id)
-            status, value, headers = 500, error_body("InternalServerError", INTERNAL), []
+            detail = ErrorDetail("InternalServerError", INTERNAL)
+            status, value, headers = 500, ErrorBody(detail), []
         headers += [
             ("x-ms-request-id", request_id),
             ("x-ms-correlation-request-id", request_id),
@@ -138,7 +121,7 @@ class ManagementApp:
 
     async def _respond(self, scope: Scope, receive: Receive) -> _Response:
         """The order matters: no query, body or route is parsed for a client without a token."""
-        segments = split_path(scope.get("raw_path") or scope["path"].encode())
+        segments = router.split_path(scope.get("raw_path") or scope["path"].encode())
         path = "/" + "/".join(segments).lower()
         if path == _ENDPOINTS:
             return 200, cloud_metadata(self._endpoints()), []
@@ -156,11 +139,11 @@ class ManagementApp:
                 self._openapi = msgspec.json.encode(openapi.build_document(ROUTES))
             return 200, self._openapi, []
         query = asgi.parse_query(scope)
-        if not path.startswith((OWN.lower(), "/metadata/")):
+        if not path.startswith((router.OWN.lower(), "/metadata/")):
             check_api_version(query.get("api-version", ""))
         method = scope["method"]
         check_supported(method, segments)
-        route, path_names = _ROUTER.find(method, segments)
+        route, path_names = router.find_route(ROUTES, method, segments)
         body = await asgi.read_request_body(
             scope,
             receive,
@@ -173,13 +156,13 @@ class ManagementApp:
         try:
             group = route.group
             target = request if group is None else getattr(request.operations, group)
-            value = await run_route(route, target, path_names, body, query)
+            value = await router.run_route(route, target, path_names, body, query)
             return request.status or route.statuses[0], value, []
         finally:
             took_ms = clock.monotonic_ms() - began_ms
             slow_operations.warn_if_slow("management", took_ms, door="http", method=method)
 
-    def _authenticate(self, authorization: str) -> Actor:
+    def _authenticate(self, authorization: str) -> permissions.Actor:
         scheme, _, token = authorization.partition(" ")
         if not authorization or scheme.lower() != "bearer":
             raise AuthFailed(
@@ -187,7 +170,7 @@ class ManagementApp:
                 "(admin_token in runtime.json of the service's data directory)."
             )
         subject, roles = self._verify(token.strip())
-        return actor_of(subject, roles)
+        return permissions.actor_of(subject, roles)
 
     def _identity(self, scope: Scope) -> _Response:
         """The endpoint that `az login --identity` asks for a token, as in App Service. A client
@@ -223,7 +206,7 @@ class ManagementApp:
         elif status == 500:
             log.error("management request failed: request_id=%s text=%s", request_id, error)
             text = INTERNAL
-        return status, error_body(code, text), headers
+        return status, ErrorBody(ErrorDetail(code, text)), headers
 
 
 class _RequestRate:
@@ -248,10 +231,6 @@ class _RequestRate:
         self._tokens -= 1
 
 
-def error_body(code: str, message: str) -> ErrorBody:
-    return ErrorBody(ErrorDetail(code, message))
-
-
 def _expiry_s(token: str) -> int:
     """The expiry of a verified token. Tokens that expire are JWTs."""
     parts = token.split(".")
@@ -273,7 +252,7 @@ def _identity_refusal(error: PenstockError) -> _Response:
     return status, {"statusCode": status, "message": text, "error": detail}, []
 
 
-def resolve_actor(actor: Actor, on_behalf_of: str) -> Actor:
+def resolve_actor(actor: permissions.Actor, on_behalf_of: str) -> permissions.Actor:
     """The actor of a request with the header `X-Penstock-On-Behalf-Of: ROLE NAME`. Only the portal
     and administrators may act for another person; the name is for the audit log. Raises
     Forbidden."""
@@ -281,12 +260,14 @@ def resolve_actor(actor: Actor, on_behalf_of: str) -> Actor:
         return actor
     role, _, name = on_behalf_of.partition(" ")
     name = unquote(name).strip()
-    is_portal = actor.process is ProcessRole.PORTAL
-    if not (is_portal or actor.role is AdminRole.ADMIN) or not name:
-        raise Forbidden(
+    is_portal = actor.process is permissions.ProcessRole.PORTAL
+    if not (is_portal or actor.role is permissions.AdminRole.ADMIN) or not name:
+        raise permissions.Forbidden(
             "Only an administrator may act on behalf of another person, and must name the person."
         )
-    return Actor(name, role_from_claims([role]), is_through_portal=is_portal)
+    return permissions.Actor(
+        name, permissions.role_from_claims([role]), is_through_portal=is_portal
+    )
 
 
 def check_api_version(version: str) -> None:
@@ -298,7 +279,7 @@ def check_api_version(version: str) -> None:
             "MissingApiVersionParameter",
             "The api-version query parameter (?api-version=) is required for all requests.",
         )
-    if API_VERSION.fullmatch(version) is None:
+    if router.API_VERSION.fullmatch(version) is None:
         raise RequestError(
             400,
             "InvalidApiVersionParameter",
@@ -307,7 +288,7 @@ def check_api_version(version: str) -> None:
         )
 
 
-def cloud_metadata(endpoints: ServiceEndpoints) -> dict[str, object]:
+def cloud_metadata(endpoints: router.ServiceEndpoints) -> dict[str, object]:
     """The response to `az cloud register`: both forms that clients read, in one object."""
     return {
         "name": "Penstock",

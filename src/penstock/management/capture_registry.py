@@ -6,16 +6,16 @@ Kept in memory: after a restart the job reports again within seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import msgspec
 
 from penstock.capture.description import parse_description
-from penstock.capture.destinations import Destination, redact_url, resolve_destination
+from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.status import (
     RECENT_FILES_MAX,
     CaptureReport,
     CaptureState,
     CaptureStatus,
-    DestinationSummary,
 )
 from penstock.model import names
 from penstock.model.capture import CaptureDescription, CaptureHistory, CaptureRun, HubCapture
@@ -26,12 +26,15 @@ REPORTS_MAX = 4096
 TEXT_MAX = 2048
 SILENT_MS = 60_000  # the job reports every few seconds
 STARTING_MS = 120_000  # time for Spark to start
-CLAIM_MS = (
-    90_000  # a job that sent no request for this long is gone; it sends none while Spark starts
-)
+# A job that sent no request for this long is gone; it sends none while Spark starts.
+CLAIM_MS = 90_000
 _PARTITIONS_MAX = 4096
 
-_TimedReport = tuple[CaptureReport, int]  # and when it came
+
+class _TimedReport(msgspec.Struct):
+    report: CaptureReport
+    at_ms: int  # when it came
+    stored_ms: int | None = None  # when the run's progress was last stored
 
 
 class CaptureRegistry:
@@ -41,7 +44,6 @@ class CaptureRegistry:
         self.destinations = list(destinations)
         self.trouble = ""
         self._reports: dict[tuple[str, str], _TimedReport] = {}  # by hub id and run id
-        self._stored_ms: dict[tuple[str, str], int] = {}
         self._job: tuple[str, int] | None = None  # the job that holds the claim, its last request
         self._since_ms: int | None = None  # first status request: a job needs time to start
 
@@ -61,12 +63,6 @@ class CaptureRegistry:
         """How long ago a job asked for its runs; None when none ever did."""
         return None if self._job is None else now_ms - self._job[1]
 
-    def summarize_destinations(self) -> list[DestinationSummary]:
-        return [
-            DestinationSummary(destination.name, redact_url(destination.url))
-            for destination in self.destinations
-        ]
-
     def put(self, hub: Hub, report: CaptureReport, *, now_ms: int) -> bool:
         """Replace the run's last report. Returns whether it had none. Raises ArgumentError."""
         urls = [file.url for file in report.recent_files]
@@ -78,19 +74,19 @@ class CaptureRegistry:
         if len(report.captured) > _PARTITIONS_MAX:
             raise ArgumentError(f"A capture report has more than {_PARTITIONS_MAX} partitions.")
         key = (hub.id, report.run)
-        is_new = self._reports.pop(key, None) is None
-        _make_room(self._reports)
-        self._reports[key] = (report, now_ms)
-        return is_new
+        old = self._reports.pop(key, None)
+        if len(self._reports) >= REPORTS_MAX:
+            del self._reports[next(iter(self._reports))]
+        self._reports[key] = _TimedReport(report, now_ms, None if old is None else old.stored_ms)
+        return old is None
 
     def is_due(self, hub: Hub, run: str, *, now_ms: int, every_ms: int) -> bool:
-        """Whether the run's progress was not stored for `every_ms`. Counts as stored from now on
-        if so."""
-        since_ms = self._stored_ms.get((hub.id, run))
-        if since_ms is not None and 0 <= now_ms - since_ms < every_ms:
+        """Whether the progress of a run with a report was not stored for `every_ms`. Counts as
+        stored from now on if so."""
+        timed = self._reports[hub.id, run]
+        if timed.stored_ms is not None and 0 <= now_ms - timed.stored_ms < every_ms:
             return False
-        _make_room(self._stored_ms)
-        self._stored_ms[hub.id, run] = now_ms
+        timed.stored_ms = now_ms
         return True
 
     def status(self, hub: Hub, ends: Mapping[str, int], *, now_ms: int) -> CaptureStatus:
@@ -105,7 +101,7 @@ class CaptureRegistry:
         state, error = self._judge_state(capture, newest, now_ms)
         settings = parse_description(capture.description or {})
         past = capture.past or CaptureHistory()
-        written: list[CaptureHistory | CaptureReport] = [past, *(report for report, _ in reports)]
+        written: list[CaptureHistory | CaptureReport] = [past, *(timed.report for timed in reports)]
         last = written[-1] if written[-1].last_file_ms >= past.last_file_ms else past
         return CaptureStatus(
             namespace=hub.namespace,
@@ -119,12 +115,12 @@ class CaptureRegistry:
             backlog_seconds=self._backlog_seconds(hub, capture.runs, ends, now_ms),
             last_file=last.last_file,
             last_file_ms=last.last_file_ms,
-            recent_files=reports[-1][0].recent_files if reports else [],
+            recent_files=reports[-1].report.recent_files if reports else [],
             files=sum(source.files for source in written),
             events=sum(source.events for source in written),
             lost_events=sum(source.lost for source in written),
             last_error=error,
-            updated_ms=newest[1] if newest else 0,
+            updated_ms=newest.at_ms if newest else 0,
             retention_hours=hub.retention_hours,
             created_ms=hub.created_ms,
             past=past,
@@ -134,9 +130,9 @@ class CaptureRegistry:
     def captured_positions(self, hub: Hub, run: CaptureRun) -> dict[str, int]:
         """Per partition the next event that is in no file, by the job's last report; after a
         restart of the service by the progress in the catalog."""
-        report, _ = self._reports.get((hub.id, run.id), (None, 0))
+        timed = self._reports.get((hub.id, run.id))
         stored = {key: progress.sequence for key, progress in run.reached.items()}
-        return run.starts | stored | ({} if report is None else report.captured)
+        return run.starts | stored | ({} if timed is None else timed.report.captured)
 
     def _judge_state(
         self, capture: HubCapture, newest: _TimedReport | None, now_ms: int
@@ -157,9 +153,9 @@ class CaptureRegistry:
             if silent_ms < STARTING_MS:
                 return CaptureState.STARTING, ""
             return CaptureState.WAITING, "No capture job has reported yet."
-        report, at_ms = newest
-        if now_ms - at_ms >= SILENT_MS:
-            seconds = (now_ms - at_ms) // 1000
+        report = newest.report
+        if now_ms - newest.at_ms >= SILENT_MS:
+            seconds = (now_ms - newest.at_ms) // 1000
             text = f"The capture job has not reported for {seconds} s. {report.last_error}"
             return CaptureState.WAITING, text.strip()
         # A job keeps its last error for its own log; one that runs again has recovered from it.
@@ -186,28 +182,22 @@ class CaptureRegistry:
         a report. Without any report, the time since Capture was switched on."""
         ages = [0.0]
         for run in runs:
-            report, at_ms = self._reports.get((hub.id, run.id), (None, 0))
+            timed = self._reports.get((hub.id, run.id))
             if not self._backlog(hub, run, ends):
                 continue
-            if report is None:
+            if timed is None:
                 silent_ms = now_ms - max(run.on_ms, self._since_ms or 0)
                 ages.append((now_ms - run.on_ms) / 1000 if silent_ms >= STARTING_MS else 0.0)
             else:
-                silent_ms = now_ms - at_ms
-                ages.append(
-                    report.backlog_seconds + (silent_ms / 1000 if silent_ms >= SILENT_MS else 0.0)
-                )
+                silent_ms = now_ms - timed.at_ms
+                silent_s = silent_ms / 1000 if silent_ms >= SILENT_MS else 0.0
+                ages.append(timed.report.backlog_seconds + silent_s)
         return max(ages)
 
 
 def _select_report(reports: Sequence[_TimedReport]) -> _TimedReport | None:
     """The report of a run that waits or failed, if there is one; else the newest run's."""
     for timed in reversed(reports):
-        if timed[0].state in (CaptureState.WAITING, CaptureState.FAILED):
+        if timed.report.state in (CaptureState.WAITING, CaptureState.FAILED):
             return timed
     return reports[-1] if reports else None
-
-
-def _make_room(entries: dict[tuple[str, str], Any]) -> None:
-    if len(entries) >= REPORTS_MAX:
-        del entries[next(iter(entries))]

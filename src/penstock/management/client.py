@@ -27,36 +27,13 @@ from penstock.io.runtime_file import read_runtime
 from penstock.management import resources as arm
 from penstock.management.errors import error_from_response
 from penstock.management.jobs import JobState
-from penstock.management.resources import (
-    AccessKeys,
-    AuthorizationRuleResource,
-    ConsumerGroupResource,
-    EventHubResource,
-    NamespaceResource,
-)
-from penstock.model.errors import (
-    ConfigurationError,
-    InternalError,
-    NotFound,
-    OperationTimedOut,
-    PenstockError,
-)
-
-__all__ = [
-    "AccessKeys",
-    "AuthorizationRuleResource",
-    "ConsumerGroupResource",
-    "EventHubResource",
-    "ManagementClient",
-    "NamespaceResource",
-]
+from penstock.model import errors
 
 T = TypeVar("T")
 API_VERSION = "2024-01-01"
 _TIMEOUT_S = 30.0
 _OWN = "/providers/Penstock"
 _TOKEN_BYTES_MAX = 16 * 1024
-_DATA_DEFAULT = "penstock-data"
 
 
 class ManagementClient:
@@ -89,10 +66,11 @@ class ManagementClient:
     ) -> ManagementClient:
         """The service that the environment names, or the one that runs on the data directory."""
         environ = os.environ if environ is None else environ
-        url, token = environ.get("PENSTOCK_ADMIN_URL"), environment_token(environ)
+        url, file = environ.get("PENSTOCK_ADMIN_URL"), environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
+        token = environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
         if url and token:
             return ManagementClient(url, token, ca_file=environ.get("PENSTOCK_CA_FILE"))
-        directory = data or Path(environ.get("PENSTOCK_DATA") or _DATA_DEFAULT)
+        directory = data or Path(environ.get("PENSTOCK_DATA") or "penstock-data")
         facts = _admin_facts(directory)
         return ManagementClient(
             url or facts["admin"], token or facts["admin_token"], ca_file=facts["ca_file"]
@@ -112,13 +90,13 @@ class ManagementClient:
 
     # --- namespaces -----------------------------------------------------------------------------
 
-    def namespaces(self) -> list[NamespaceResource]:
-        namespaces = self._read_list(NamespaceResource, f"{_OWN}/namespaces")
+    def namespaces(self) -> list[arm.NamespaceResource]:
+        namespaces = self._read_list(arm.NamespaceResource, f"{_OWN}/namespaces")
         self._ids = {namespace.name.casefold(): namespace.id for namespace in namespaces}
         return namespaces
 
-    def namespace(self, name: str) -> NamespaceResource:
-        return self._read(NamespaceResource, "GET", self._id(name))
+    def namespace(self, name: str) -> arm.NamespaceResource:
+        return self._read(arm.NamespaceResource, "GET", self._id(name))
 
     def put_namespace(
         self,
@@ -132,12 +110,12 @@ class ManagementClient:
         maximum_units: int | None = None,
         resource_group: str = "penstock",
         subscription: str = "00000000-0000-0000-0000-000000000000",
-    ) -> NamespaceResource:
+    ) -> arm.NamespaceResource:
         """Create the namespace in the given resource group, or change what is not None.
         `maximum_units` switches auto-inflate on, 0 switches it off."""
         try:
             path = self._id(name)
-        except NotFound:
+        except errors.NotFound:
             path = (
                 f"/subscriptions/{_segment(subscription)}/resourceGroups/{_segment(resource_group)}"
                 f"/providers/Microsoft.EventHub/namespaces/{_segment(name)}"
@@ -152,7 +130,7 @@ class ManagementClient:
                 maximum_throughput_units=maximum_units,
             ),
         )
-        return self._read(NamespaceResource, "PUT", path, body)
+        return self._read(arm.NamespaceResource, "PUT", path, body)
 
     def delete_namespace(self, name: str) -> None:
         self.call("DELETE", self._id(name))
@@ -160,11 +138,11 @@ class ManagementClient:
 
     # --- hubs -----------------------------------------------------------------------------------
 
-    def hubs(self, namespace: str) -> list[EventHubResource]:
-        return self._read_list(EventHubResource, f"{self._id(namespace)}/eventhubs")
+    def hubs(self, namespace: str) -> list[arm.EventHubResource]:
+        return self._read_list(arm.EventHubResource, f"{self._id(namespace)}/eventhubs")
 
-    def hub(self, namespace: str, name: str) -> EventHubResource:
-        return self._read(EventHubResource, "GET", self._hub_id(namespace, name))
+    def hub(self, namespace: str, name: str) -> arm.EventHubResource:
+        return self._read(arm.EventHubResource, "GET", self._hub_id(namespace, name))
 
     def put_hub(
         self,
@@ -176,7 +154,7 @@ class ManagementClient:
         status: str | None = None,
         user_metadata: str | None = None,
         capture: Mapping[str, Any] | None = None,
-    ) -> EventHubResource:
+    ) -> arm.EventHubResource:
         """Create the hub, or change what is not None."""
         properties = arm.HubBodyProperties(
             partition_count=partition_count,
@@ -186,44 +164,44 @@ class ManagementClient:
             capture_description=None if capture is None else dict(capture),
         )
         path = self._hub_id(namespace, name)
-        return self._read(EventHubResource, "PUT", path, arm.HubBody(properties=properties))
+        return self._read(arm.EventHubResource, "PUT", path, arm.HubBody(properties=properties))
 
     def delete_hub(self, namespace: str, name: str) -> None:
         """Raises NotFound."""
-        self.hub(namespace, name)
-        self.call("DELETE", self._hub_id(namespace, name))
+        self._delete(self._hub_id(namespace, name))
 
     def partitions(self, namespace: str, hub: str) -> list[dict[str, Any]]:
-        return self._list(f"{_own_hub(namespace, hub)}/partitions")
+        return self._list(f"{_own_path(namespace, hub)}/partitions")
 
     def readers(self, namespace: str, hub: str) -> list[dict[str, Any]]:
-        return self._list(f"{_own_hub(namespace, hub)}/readers")
+        return self._list(f"{_own_path(namespace, hub)}/readers")
 
     # --- groups ---------------------------------------------------------------------------------
 
-    def groups(self, namespace: str, hub: str) -> list[ConsumerGroupResource]:
+    def groups(self, namespace: str, hub: str) -> list[arm.ConsumerGroupResource]:
         path = f"{self._hub_id(namespace, hub)}/consumergroups"
-        return self._read_list(ConsumerGroupResource, path)
+        return self._read_list(arm.ConsumerGroupResource, path)
 
-    def group(self, namespace: str, hub: str, name: str) -> ConsumerGroupResource:
-        return self._read(ConsumerGroupResource, "GET", self._group_id(namespace, hub, name))
+    def group(self, namespace: str, hub: str, name: str) -> arm.ConsumerGroupResource:
+        return self._read(arm.ConsumerGroupResource, "GET", self._group_id(namespace, hub, name))
 
     def put_group(
         self, namespace: str, hub: str, name: str, *, user_metadata: str | None = None
-    ) -> ConsumerGroupResource:
+    ) -> arm.ConsumerGroupResource:
         body = arm.GroupBody(properties=arm.GroupBodyProperties(user_metadata=user_metadata))
-        return self._read(ConsumerGroupResource, "PUT", self._group_id(namespace, hub, name), body)
+        return self._read(
+            arm.ConsumerGroupResource, "PUT", self._group_id(namespace, hub, name), body
+        )
 
     def delete_group(self, namespace: str, hub: str, name: str) -> None:
         """Raises NotFound."""
-        self.group(namespace, hub, name)
-        self.call("DELETE", self._group_id(namespace, hub, name))
+        self._delete(self._group_id(namespace, hub, name))
 
     def lag(
         self, namespace: str, hub: str | None = None, group: str | None = None
     ) -> list[dict[str, Any]]:
         """The lag of each group on each partition: of one hub or of all, of one group or of all."""
-        return self._list(f"{_own_parent(namespace, hub)}/lag", group=group)
+        return self._list(f"{_own_path(namespace, hub)}/lag", group=group)
 
     def seek(
         self,
@@ -240,38 +218,36 @@ class ManagementClient:
         to_sequence_number and delta of each. Raises GroupInUse while an event processor holds a
         lease, unless `force` is set."""
         body = arm.SeekBody(to=to, partition=partition, dry_run=dry_run, force=force)
-        path = f"{_own_hub(namespace, hub)}/consumergroups/{_segment(group)}/seek"
+        path = f"{_own_path(namespace, hub)}/consumergroups/{_segment(group)}/seek"
         return list(self.call("POST", path, body)["value"])
 
     # --- rules and keys ---------------------------------------------------------------------------
 
-    def rules(self, namespace: str, hub: str | None = None) -> list[AuthorizationRuleResource]:
-        return self._read_list(AuthorizationRuleResource, self._rules(namespace, hub))
+    def rules(self, namespace: str, hub: str | None = None) -> list[arm.AuthorizationRuleResource]:
+        return self._read_list(arm.AuthorizationRuleResource, self._rules(namespace, hub))
 
     def put_rule(
         self, namespace: str, hub: str | None, name: str, rights: list[str]
-    ) -> AuthorizationRuleResource:
+    ) -> arm.AuthorizationRuleResource:
         body = arm.RuleBody(properties=arm.RuleProperties(rights=rights))
         path = self._rule_id(namespace, hub, name)
-        return self._read(AuthorizationRuleResource, "PUT", path, body)
+        return self._read(arm.AuthorizationRuleResource, "PUT", path, body)
 
     def delete_rule(self, namespace: str, hub: str | None, name: str) -> None:
         """Raises NotFound."""
-        path = self._rule_id(namespace, hub, name)
-        self.call("GET", path)
-        self.call("DELETE", path)
+        self._delete(self._rule_id(namespace, hub, name))
 
-    def keys(self, namespace: str, hub: str | None, name: str) -> AccessKeys:
-        return self._read(AccessKeys, "POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
+    def keys(self, namespace: str, hub: str | None, name: str) -> arm.AccessKeys:
+        return self._read(arm.AccessKeys, "POST", f"{self._rule_id(namespace, hub, name)}/listKeys")
 
     def regenerate(
         self, namespace: str, hub: str | None, name: str, key_type: str, key: str | None = None
-    ) -> AccessKeys:
+    ) -> arm.AccessKeys:
         """`key_type` is PrimaryKey or SecondaryKey. Without `key` the service makes a random
         one."""
         body = arm.RegenerateBody(key_type=arm.KeyType(key_type), key=key)
         path = f"{self._rule_id(namespace, hub, name)}/regenerateKeys"
-        return self._read(AccessKeys, "POST", path, body)
+        return self._read(arm.AccessKeys, "POST", path, body)
 
     # --- connections, publishers, usage, metrics --------------------------------------------------
 
@@ -282,13 +258,13 @@ class ManagementClient:
         self.call("DELETE", f"{_OWN}/connections/{_segment(connection_id)}")
 
     def revoked_publishers(self, namespace: str, hub: str) -> list[dict[str, Any]]:
-        return self._list(f"{_own_hub(namespace, hub)}/revokedPublishers")
+        return self._list(f"{_own_path(namespace, hub)}/revokedPublishers")
 
     def revoke_publisher(self, namespace: str, hub: str, name: str) -> None:
-        self.call("PUT", f"{_own_hub(namespace, hub)}/revokedPublishers/{_segment(name)}")
+        self.call("PUT", f"{_own_path(namespace, hub)}/revokedPublishers/{_segment(name)}")
 
     def resume_publisher(self, namespace: str, hub: str, name: str) -> None:
-        self.call("DELETE", f"{_own_hub(namespace, hub)}/revokedPublishers/{_segment(name)}")
+        self.call("DELETE", f"{_own_path(namespace, hub)}/revokedPublishers/{_segment(name)}")
 
     def usage(
         self, *, since_ms: int | None = None, until_ms: int | None = None
@@ -310,7 +286,7 @@ class ManagementClient:
         recorded), and for a hub `lag_by_group`."""
         return self.call(
             "GET",
-            f"{_own_parent(namespace, hub)}/metrics",
+            f"{_own_path(namespace, hub)}/metrics",
             names=",".join(names) if names else None,
             sinceMs=since_ms,
             untilMs=until_ms,
@@ -321,14 +297,14 @@ class ManagementClient:
         return self._list(f"{_OWN}/audit", newest=newest)
 
     def grants(self, namespace: str) -> list[dict[str, Any]]:
-        return self._list(f"{_own_parent(namespace)}/quotaGrants")
+        return self._list(f"{_own_path(namespace)}/quotaGrants")
 
     def grant(self, namespace: str, kind: str, value: int, *, note: str = "", by: str = "") -> None:
-        path = f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}"
+        path = f"{_own_path(namespace)}/quotaGrants/{_segment(kind)}"
         self.call("PUT", path, arm.GrantBody(value=value, note=note, by=by))
 
     def withdraw(self, namespace: str, kind: str) -> None:
-        self.call("DELETE", f"{_own_parent(namespace)}/quotaGrants/{_segment(kind)}")
+        self.call("DELETE", f"{_own_path(namespace)}/quotaGrants/{_segment(kind)}")
 
     # --- pipeline jobs ----------------------------------------------------------------------------
 
@@ -362,11 +338,11 @@ class ManagementClient:
         return self._read_list(RunAssignment, f"{_OWN}/captureRuns", job=job)
 
     def report_capture(self, namespace: str, hub: str, report: CaptureReport) -> None:
-        self.call("PUT", f"{_own_hub(namespace, hub)}/capture", msgspec.to_builtins(report))
+        self.call("PUT", f"{_own_path(namespace, hub)}/capture", msgspec.to_builtins(report))
 
     def backfill_capture(self, namespace: str, hub: str, since: str) -> list[dict[str, Any]]:
         """Capture retained events from before it was switched on. Returns partition and events."""
-        path = f"{_own_hub(namespace, hub)}/capture/backfill"
+        path = f"{_own_path(namespace, hub)}/capture/backfill"
         return list(self.call("POST", path, {"since": since})["value"])
 
     # --- the portal -------------------------------------------------------------------------------
@@ -407,17 +383,18 @@ class ManagementClient:
         **query: str | int | None,
     ) -> dict[str, Any]:
         """Send one request, and return the object in the response, empty without one."""
-        return _decode(self._send(method, path, body, **query) or b"{}", dict[str, Any])
+        return self._read(dict[str, Any], method, path, body, **query)
 
-    def _send(
+    def _read(
         self,
+        kind: type[T],
         method: str,
         path: str,
-        body: arm.ArmStruct | Mapping[str, Any] | None,
+        body: arm.ArmStruct | Mapping[str, Any] | None = None,
         **query: str | int | None,
-    ) -> bytes:
-        """Send one request, and return the content of the response. `path` is escaped already; a
-        query value of None is left out."""
+    ) -> T:
+        """Send one request, and return the content of the response as `kind`. `path` is escaped
+        already; a query value of None is left out."""
         fields = {name: value for name, value in query.items() if value is not None}
         text = f"{path}?{urlencode({'api-version': API_VERSION, **fields})}"
         token = read_token(self._token) if isinstance(self._token, Path) else self._token
@@ -431,24 +408,28 @@ class ManagementClient:
         try:
             response = self._http.request(method, text, body=content, headers=headers)
         except TimeoutError:
-            raise OperationTimedOut(
+            raise errors.OperationTimedOut(
                 f"{self.url} did not answer within {self._timeout_s:g} seconds."
             ) from None
         except OSError as error:
-            raise InternalError(f"{self.url} cannot be reached: {error}.") from None
+            raise errors.InternalError(f"{self.url} cannot be reached: {error}.") from None
         if response.status >= 400:
             raise _refusal(response.status, response.body)
-        return response.body
+        try:
+            return msgspec.json.decode(response.body or b"{}", type=kind)
+        except msgspec.MsgspecError as error:
+            raise errors.InternalError(f"The service's answer cannot be read: {error}.") from None
 
     def _list(self, path: str, **query: str | int | None) -> list[dict[str, Any]]:
-        return list(self.call("GET", path, None, **query)["value"])
+        return self._read_list(dict[str, Any], path, **query)
 
-    def _read(self, kind: type[T], method: str, path: str, body: arm.ArmStruct | None = None) -> T:
-        return _decode(self._send(method, path, body), kind)
+    def _read_list(self, kind: type[T], path: str, **query: str | int | None) -> list[T]:
+        page = self._read(arm.Page[kind], "GET", path, None, **query)  # type: ignore[valid-type]  # mypy: a variable
+        return page.value
 
-    def _read_list(self, kind: type[T], path: str, **query: str | None) -> list[T]:
-        content = self._send("GET", path, None, **query)
-        return _decode(content, arm.Page[kind]).value  # type: ignore[valid-type]  # mypy: a variable
+    def _delete(self, path: str) -> None:
+        self.call("GET", path)  # raises NotFound; Resource Manager's DELETE does not
+        self.call("DELETE", path)
 
     def _id(self, namespace: str) -> str:
         """The escaped ARM id of the namespace. Raises NotFound."""
@@ -456,7 +437,7 @@ class ManagementClient:
             self.namespaces()
         resource_id = self._ids.get(namespace.casefold())
         if resource_id is None:
-            raise NotFound(f"The namespace '{namespace}' does not exist.")
+            raise errors.NotFound(f"The namespace '{namespace}' does not exist.")
         return quote(resource_id, safe="/$")
 
     def _hub_id(self, namespace: str, hub: str) -> str:
@@ -473,12 +454,6 @@ class ManagementClient:
         return f"{self._rules(namespace, hub)}/{_segment(name)}"
 
 
-def environment_token(environ: Mapping[str, str]) -> str | Path | None:
-    """The admin token in the environment, or the file that the environment names."""
-    file = environ.get("PENSTOCK_ADMIN_TOKEN_FILE")
-    return environ.get("PENSTOCK_ADMIN_TOKEN") or (Path(file) if file else None)
-
-
 def read_token(file: Path) -> str:
     """Raises ConfigurationError."""
     try:
@@ -486,9 +461,13 @@ def read_token(file: Path) -> str:
             token = opened.read(_TOKEN_BYTES_MAX).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not ASCII"
-        raise ConfigurationError(f"The admin token in {file} cannot be read: {reason}.") from None
+        raise errors.ConfigurationError(
+            f"The admin token in {file} cannot be read: {reason}."
+        ) from None
     if not token.isprintable() or not token:
-        raise ConfigurationError(f"The admin token in {file} cannot be read: it is not one line.")
+        raise errors.ConfigurationError(
+            f"The admin token in {file} cannot be read: it is not one line."
+        )
     return token
 
 
@@ -497,7 +476,7 @@ def _admin_facts(directory: Path) -> dict[str, str]:
     ConfigurationError, DataDirectoryError."""
     facts = read_runtime(directory)
     if facts is None:
-        raise NotFound(
+        raise errors.NotFound(
             f"No service runs on the data directory {directory}: start one with 'penstock serve', "
             "name the directory with PENSTOCK_DATA, or the service with PENSTOCK_ADMIN_URL and "
             "PENSTOCK_ADMIN_TOKEN."
@@ -505,10 +484,10 @@ def _admin_facts(directory: Path) -> dict[str, str]:
     try:
         return {name: str(facts[name]) for name in ("admin", "admin_token", "ca_file")}
     except KeyError as error:
-        raise ConfigurationError(f"{directory}/runtime.json lacks {error}.") from None
+        raise errors.ConfigurationError(f"{directory}/runtime.json lacks {error}.") from None
 
 
-def _refusal(status: int, answer: bytes) -> PenstockError:
+def _refusal(status: int, answer: bytes) -> errors.PenstockError:
     try:
         error = msgspec.json.decode(answer, type=arm.ErrorBody).error
     except msgspec.MsgspecError:
@@ -516,22 +495,10 @@ def _refusal(status: int, answer: bytes) -> PenstockError:
     return error_from_response(status, error.code, error.message)
 
 
-def _decode(answer: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(answer, type=kind)
-    except msgspec.MsgspecError as error:
-        raise InternalError(f"The service's answer cannot be read: {error}.") from None
-
-
 def _segment(name: str) -> str:
     return quote(name, safe="$")
 
 
-def _own_hub(namespace: str, hub: str) -> str:
-    return f"{_own_parent(namespace)}/eventhubs/{_segment(hub)}"
-
-
-def _own_parent(namespace: str, hub: str | None = None) -> str:
-    if hub is not None:
-        return _own_hub(namespace, hub)
-    return f"{_OWN}/namespaces/{_segment(namespace)}"
+def _own_path(namespace: str, hub: str | None = None) -> str:
+    path = f"{_OWN}/namespaces/{_segment(namespace)}"
+    return path if hub is None else f"{path}/eventhubs/{_segment(hub)}"

@@ -5,31 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.management.permissions import Forbidden
-from penstock.model.errors import (
-    AlreadyExists,
-    ArgumentError,
-    ArgumentOutOfRange,
-    AuthFailed,
-    InternalError,
-    MessageTooLarge,
-    NotAllowed,
-    NotFound,
-    PenstockError,
-    QuotaExceeded,
-    ServerBusy,
-    Unauthorized,
-)
+from penstock.model import errors
 
 INTERNAL = "The service was unable to process the request; the operator finds why in the log."
 
 
-class GroupInUse(PenstockError):
+class GroupInUse(errors.PenstockError, http_status=409):
     """An event processor holds a lease on a partition whose checkpoint is to be moved."""
 
-    http_status = 409
 
-
-class RequestError(ArgumentError):
+class RequestError(errors.ArgumentError):
     """A request that no operation accepts: its path, method, api-version or content is wrong."""
 
     def __init__(
@@ -42,34 +27,33 @@ class RequestError(ArgumentError):
 
 
 # Subclasses come before their bases. The codes are those of Resource Manager where it has one.
-_CODES: tuple[tuple[type[PenstockError], int, str], ...] = (
+_CODES: tuple[tuple[type[errors.PenstockError], int, str], ...] = (
     (Forbidden, 403, "AuthorizationFailed"),
-    (AuthFailed, 401, "InvalidAuthenticationToken"),
-    (Unauthorized, 401, "AuthenticationFailed"),
-    (NotFound, 404, "ResourceNotFound"),
-    (AlreadyExists, 409, "Conflict"),
+    (errors.AuthFailed, 401, "InvalidAuthenticationToken"),
+    (errors.Unauthorized, 401, "AuthenticationFailed"),
+    (errors.NotFound, 404, "ResourceNotFound"),
+    (errors.AlreadyExists, 409, "Conflict"),
     (GroupInUse, 409, "ConsumerGroupInUse"),
-    (QuotaExceeded, 403, "QuotaExceeded"),
-    (ArgumentOutOfRange, 400, "ArgumentOutOfRange"),
-    (ArgumentError, 400, "BadRequest"),
-    (NotAllowed, 400, "OperationNotAllowed"),
-    (MessageTooLarge, 413, "RequestEntityTooLarge"),
-    (ServerBusy, 429, "TooManyRequests"),
+    (errors.QuotaExceeded, 403, "QuotaExceeded"),
+    (errors.ArgumentOutOfRange, 400, "ArgumentOutOfRange"),
+    (errors.ArgumentError, 400, "BadRequest"),
+    (errors.NotAllowed, 400, "OperationNotAllowed"),
+    (errors.MessageTooLarge, 413, "RequestEntityTooLarge"),
+    (errors.ServerBusy, 429, "TooManyRequests"),
 )
 # Clients raise the same error for an invalid token and for a missing one.
-_BY_CODE = {code: kind for kind, _, code in _CODES} | {"InvalidAuthenticationToken": Unauthorized}
-_BY_STATUS: dict[int, type[PenstockError]] = {
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: AlreadyExists,
-    413: MessageTooLarge,
-    429: ServerBusy,
-    503: ServerBusy,
+_BY_CODE = {code: kind for kind, _, code in _CODES} | {
+    "InvalidAuthenticationToken": errors.Unauthorized
+}
+# The first kind of each status; for these statuses another one.
+_BY_STATUS = {status: kind for kind, status, _ in reversed(_CODES)} | {
+    400: errors.ArgumentError,
+    401: errors.Unauthorized,
+    503: errors.ServerBusy,
 }
 
 
-def status_and_code(error: PenstockError) -> tuple[int, str]:
+def status_and_code(error: errors.PenstockError) -> tuple[int, str]:
     """HTTP status and error code of the response that reports `error`."""
     if isinstance(error, RequestError):
         return error.status, error.code
@@ -81,9 +65,9 @@ def status_and_code(error: PenstockError) -> tuple[int, str]:
     return error.http_status, type(error).__name__
 
 
-def error_from_response(status: int, code: str, text: str) -> PenstockError:
+def error_from_response(status: int, code: str, text: str) -> errors.PenstockError:
     """The error that a client raises for a response."""
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status)
     if kind is None:
-        kind = ArgumentError if 400 <= status < 500 else InternalError
+        kind = errors.ArgumentError if 400 <= status < 500 else errors.InternalError
     return kind(text or f"The service answered {status}.")

@@ -39,9 +39,9 @@ def build_document(routes: Iterable[Route]) -> dict[str, Any]:
     """The document as JSON values. Every status is listed by itself, not as `default`:
     `tests/system/test_management_openapi.py` compares each response with it."""
     routes = list(routes)
-    kinds = [kind for route in routes for kind in route.types.values()]
-    schemas, components = msgspec.json.schema_components([ErrorBody, *kinds], ref_template=_REFS)
-    by_kind = dict(zip(map(repr, [ErrorBody, *kinds]), schemas, strict=True))
+    kinds = [ErrorBody, *(kind for route in routes for kind in route.types.values())]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFS)
+    by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(
@@ -63,12 +63,13 @@ def build_document(routes: Iterable[Route]) -> dict[str, Any]:
 def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {
-            "name": name,
+            "name": word[1:-1],
             "in": "path",
             "required": True,
             "schema": {"type": "string", "maxLength": 256},
         }
-        for name in route.parameters
+        for word in route.words
+        if word.startswith("{")
     ]
     if not route.path.startswith(OWN):
         parameters.append(_VERSION_PARAMETER)
@@ -77,12 +78,16 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
         parameters += [
             {"name": name, "in": "query", "schema": schema} for name, schema in fields.items()
         ]
+    kind = route.types["return"]
+    success: dict[str, Any] = {"description": "Done"}
+    if kind is not type(None):
+        success["content"] = _content(kind, schemas)
     operation: dict[str, Any] = {
         "operationId": route.name,
         "security": [{"HTTPBearer": []}],
         "parameters": parameters,
         "responses": {
-            **{str(status): _success(route.types["return"], schemas) for status in route.statuses},
+            **{str(status): success for status in route.statuses},
             **{
                 str(status): {"description": text, "content": _content(ErrorBody, schemas)}
                 for status, text in _REFUSALS.items()
@@ -98,12 +103,6 @@ def _operation(route: Route, schemas: dict[str, Any], components: dict[str, Any]
             "content": _content(kind, schemas),
         }
     return operation
-
-
-def _success(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    if kind is type(None):
-        return {"description": "Done"}
-    return {"description": "Done", "content": _content(kind, schemas)}
 
 
 def _content(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:

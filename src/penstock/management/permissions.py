@@ -156,10 +156,8 @@ class Actor(msgspec.Struct, frozen=True):
         )
 
 
-class Forbidden(Unauthorized):
+class Forbidden(Unauthorized, http_status=403):
     """The client is authenticated; its role does not allow the action."""
-
-    http_status = 403
 
 
 def actor_of(subject: str, claims: Iterable[str]) -> Actor:

@@ -325,11 +325,15 @@ class AdminTokenBody(ArmStruct):
 
 
 class AdminToken(ArmStruct):
-    id: str
+    id: str  # for revoking it
     token: str
     name: str
     role: str
     expires_at: str
+
+    def __repr__(self) -> str:
+        """Without the token, so that it reaches no log line."""
+        return f"AdminToken(id={self.id!r})"
 
 
 class SeekBody(ArmStruct):

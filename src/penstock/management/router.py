@@ -48,11 +48,13 @@ class Route(msgspec.Struct, frozen=True):
     name: str  # the operation's id in the OpenAPI document
     statuses: tuple[int, ...]  # of success; the first one unless the handler sets another
     types: dict[str, Any]  # of the handler's parameters and of `return`
+    words: list[str]  # of the path, in lower case; a name is in braces
 
-    @property
-    def parameters(self) -> list[str]:
-        """The names in the path."""
-        return [segment[1:-1] for segment in self.path.split("/") if segment.startswith("{")]
+    def matches(self, segments: list[str]) -> bool:
+        return len(segments) == len(self.words) and all(
+            word.startswith("{") or word == segment.lower()
+            for word, segment in zip(self.words, segments, strict=True)
+        )
 
 
 class RouteTable(list[Route]):
@@ -72,56 +74,33 @@ class RouteTable(list[Route]):
             types.pop("request", None)
             if typing.get_origin(types["return"]) in (list, Sequence):
                 types["return"] = Page[typing.get_args(types["return"])[0]]  # type: ignore[misc]
-            identifier = name or handler.__name__
-            self.append(Route(method, path, handler, self._group, identifier, statuses, types))
+            identifier, words = name or handler.__name__, path.lower().split("/")[1:]
+            self.append(
+                Route(method, path, handler, self._group, identifier, statuses, types, words)
+            )
             return handler
 
         return register
 
 
-class _Node:
-    """The routes that share a prefix. `None` is the child for a name."""
-
-    def __init__(self) -> None:
-        self.children: dict[str | None, _Node] = {}
-        self.routes: dict[str, Route] = {}
-
-
-class Router:
-    """Finds the route of a request. Resource Manager compares the words of a path in any letter
-    case; names are passed on as the client wrote them."""
-
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._root = _Node()
-        for route in routes:
-            node = self._root
-            for segment in route.path.split("/")[1:]:
-                key = None if segment.startswith("{") else segment.lower()
-                node = node.children.setdefault(key, _Node())
-            node.routes[route.method] = route
-
-    def find(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]]:
-        """The route and the names in the path. Raises RequestError."""
-        node: _Node | None = self._root
-        values = []
-        for segment in segments:
-            assert node is not None
-            child = node.children.get(segment.lower())
-            if child is None:
-                values.append(segment)
-                child = node.children.get(None)
-            node = child
-            if node is None:
-                break
-        methods = {} if node is None else node.routes
-        route = methods.get(method)
-        if route is not None:
-            return route, dict(zip(route.parameters, values, strict=True))
-        path = names.quote_text("/" + "/".join(segments), most=300)
-        text = f"{method} {path} is not supported; docs/management.md lists what is."
-        if methods:
-            raise RequestError(405, "MethodNotAllowed", text, [("allow", ", ".join(methods))])
-        raise RequestError(404, "InvalidResourceType", text)
+def find_route(
+    routes: Iterable[Route], method: str, segments: list[str]
+) -> tuple[Route, dict[str, str]]:
+    """The route of a request, and the names in its path. Resource Manager compares the words of a
+    path in any letter case; names are passed on as the client wrote them. Raises RequestError."""
+    methods = {route.method: route for route in routes if route.matches(segments)}
+    route = methods.get(method)
+    if route is not None:
+        return route, {
+            word[1:-1]: segment
+            for word, segment in zip(route.words, segments, strict=True)
+            if word.startswith("{")
+        }
+    path = names.quote_text("/" + "/".join(segments), most=300)
+    text = f"{method} {path} is not supported; docs/management.md lists what is."
+    if methods:
+        raise RequestError(405, "MethodNotAllowed", text, [("allow", ", ".join(methods))])
+    raise RequestError(404, "InvalidResourceType", text)
 
 
 async def run_route(

@@ -1,12 +1,12 @@
 """Capture state of an event hub, as the catalog stores it in the hub's metadata.
 
-`HubCapture` is the only place that knows the stored keys (`capture`, `captureRuns`, `capturePast`,
-`capturePlaces`). Field names of the other records are stored names too.
+`HubCapture` and `entities.Hub` are the only places that know the stored keys (`capture`,
+`captureRuns`, `capturePast`, `capturePlaces`). Field names of the other records are stored names
+too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -103,29 +103,3 @@ class HubCapture(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def description_of(self, run: CaptureRun) -> dict[str, Any]:
         return run.description or self.description or {}
-
-
-def decode_capture(metadata: Mapping[str, Any]) -> HubCapture:
-    """Raises msgspec.ValidationError where the catalog holds something else."""
-    return msgspec.convert(metadata, HubCapture)
-
-
-def encode_capture(metadata: Mapping[str, Any], capture: HubCapture) -> dict[str, Any]:
-    """The metadata with this Capture state, as plain JSON: the catalog stores no tuples."""
-    others = {
-        key: value
-        for key, value in metadata.items()
-        if key not in HubCapture.__struct_encode_fields__
-    }
-    return others | msgspec.json.decode(msgspec.json.encode(capture), type=dict[str, Any])
-
-
-def stored_description(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The captureDescription. Checks nothing, so it cannot fail."""
-    return metadata.get("capture")
-
-
-def has_capture_runs(metadata: Mapping[str, Any]) -> bool:
-    """Whether the capture job has something to do for the hub. Checks nothing, so it cannot
-    fail."""
-    return bool(metadata.get("captureRuns"))

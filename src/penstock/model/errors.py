@@ -16,27 +16,34 @@ class PenstockError(Exception):
     http_status: ClassVar[int] = 500
     retriable: ClassVar[bool] = False
 
+    def __init_subclass__(
+        cls, condition: str = "", http_status: int = 0, *, retriable: bool = False
+    ) -> None:
+        """A class statement gives what differs from the bases. What it does not give is inherited:
+        of two bases, the first that gives it decides."""
+        super().__init_subclass__()
+        if condition:
+            cls.condition = condition
+        if http_status:
+            cls.http_status = http_status
+        if retriable:
+            cls.retriable = retriable
 
-class ServerBusy(PenstockError):
+
+class ServerBusy(
+    PenstockError, condition="com.microsoft:server-busy", http_status=503, retriable=True
+):
     """The throughput units of the namespace, or of one partition, are used up."""
 
-    condition = "com.microsoft:server-busy"
-    http_status = 503
-    retriable = True
 
-
-class OperationTimedOut(PenstockError):
+class OperationTimedOut(
+    PenstockError, condition="com.microsoft:timeout", http_status=408, retriable=True
+):
     """The service did not finish within the time that the caller allowed."""
 
-    condition = "com.microsoft:timeout"
-    http_status = 408
-    retriable = True
 
-
-class InternalError(PenstockError):
+class InternalError(PenstockError, retriable=True):
     """A fault in Penstock or its disk; details are in the log lines of the service."""
-
-    retriable = True
 
 
 class LogFailed(InternalError):
@@ -52,18 +59,12 @@ class LogCorrupt(InternalError):
     """A checksum does not match: the stored bytes are not those that were acknowledged."""
 
 
-class Unauthorized(PenstockError):
+class Unauthorized(PenstockError, condition="amqp:unauthorized-access", http_status=401):
     """No valid token for this resource and right."""
 
-    condition = "amqp:unauthorized-access"
-    http_status = 401
 
-
-class AuthFailed(PenstockError):
+class AuthFailed(PenstockError, condition="com.microsoft:auth-failed", http_status=401):
     """The token is not valid: signature, expiry, policy or syntax."""
-
-    condition = "com.microsoft:auth-failed"
-    http_status = 401
 
 
 class UnsupportedTokenType(AuthFailed):
@@ -71,140 +72,90 @@ class UnsupportedTokenType(AuthFailed):
     a key."""
 
 
-class NotFound(PenstockError):
+class NotFound(PenstockError, condition="amqp:not-found", http_status=404):
     """The hub, group or namespace does not exist."""
 
-    condition = "amqp:not-found"
-    http_status = 404
 
-
-class AlreadyExists(PenstockError):
+class AlreadyExists(
+    PenstockError, condition="com.microsoft:entity-already-exists", http_status=409
+):
     """An entity of that name exists already."""
 
-    condition = "com.microsoft:entity-already-exists"
-    http_status = 409
 
-
-class EntityDisabled(PenstockError):
+class EntityDisabled(PenstockError, condition="com.microsoft:entity-disabled", http_status=403):
     """The hub is Disabled, SendDisabled or ReceiveDisabled."""
 
-    condition = "com.microsoft:entity-disabled"
-    http_status = 403
 
-
-class EntityUpdated(PenstockError):
+class EntityUpdated(
+    PenstockError, condition="com.microsoft:entity-updated", http_status=409, retriable=True
+):
     """The hub was changed while the link was attached."""
 
-    condition = "com.microsoft:entity-updated"
-    http_status = 409
-    retriable = True
 
-
-class ArgumentError(PenstockError):
+class ArgumentError(PenstockError, condition="com.microsoft:argument-error", http_status=400):
     """Malformed input, such as an offset, filter, property or name."""
 
-    condition = "com.microsoft:argument-error"
-    http_status = 400
 
-
-class ArgumentOutOfRange(PenstockError):
+class ArgumentOutOfRange(
+    PenstockError, condition="com.microsoft:argument-out-of-range", http_status=400
+):
     """A value outside the allowed range, such as a partition id."""
 
-    condition = "com.microsoft:argument-out-of-range"
-    http_status = 400
 
-
-class DecodeError(PenstockError):
+class DecodeError(PenstockError, condition="amqp:decode-error", http_status=400):
     """A message whose bytes are not valid AMQP."""
 
-    condition = "amqp:decode-error"
-    http_status = 400
 
-
-class MessageTooLarge(PenstockError):
+class MessageTooLarge(PenstockError, condition="amqp:link:message-size-exceeded", http_status=413):
     """A publication above the namespace's limit."""
 
-    condition = "amqp:link:message-size-exceeded"
-    http_status = 413
 
-
-class QuotaExceeded(PenstockError):
+class QuotaExceeded(PenstockError, condition="amqp:resource-limit-exceeded", http_status=403):
     """A documented quota is reached: readers, connections, groups, rules."""
 
-    condition = "amqp:resource-limit-exceeded"
-    http_status = 403
 
-
-class NotAllowed(PenstockError):
+class NotAllowed(PenstockError, condition="amqp:not-allowed", http_status=400):
     """The operation does not exist on this entity, or two of its parts contradict each other."""
 
-    condition = "amqp:not-allowed"
-    http_status = 400
 
-
-class NotImplementedHere(PenstockError):
+class NotImplementedHere(PenstockError, condition="amqp:not-implemented", http_status=501):
     """A feature that Penstock does not have."""
 
-    condition = "amqp:not-implemented"
-    http_status = 501
 
-
-class LinkStolen(PenstockError):
+class LinkStolen(PenstockError, condition="amqp:link:stolen", http_status=409):
     """An epoch reader displaced this reader, or prevents its registration (protocol.md 5.6)."""
 
-    condition = "amqp:link:stolen"
-    http_status = 409
 
-
-class DetachForced(PenstockError):
-    """The service ended a link: idle, or moved."""
-
-    condition = "amqp:link:detach-forced"
-    http_status = 503
-    retriable = True
-
-
-class ConnectionForced(PenstockError):
+class ConnectionForced(
+    PenstockError, condition="amqp:connection:forced", http_status=503, retriable=True
+):
     """The service ended a connection: idle, or shutting down."""
 
-    condition = "amqp:connection:forced"
-    http_status = 503
-    retriable = True
 
-
-class PublisherRevoked(PenstockError):
+class PublisherRevoked(PenstockError, condition="com.microsoft:publisher-revoked", http_status=403):
     """The publisher was revoked."""
 
-    condition = "com.microsoft:publisher-revoked"
-    http_status = 403
 
-
-class ProducerEpochStolen(PenstockError):
+class ProducerEpochStolen(
+    PenstockError, condition="com.microsoft:producer-epoch-stolen", http_status=409
+):
     """A newer idempotent producer took over this producer id."""
 
-    condition = "com.microsoft:producer-epoch-stolen"
-    http_status = 409
 
-
-class OutOfOrderSequence(PenstockError):
+class OutOfOrderSequence(
+    PenstockError, condition="com.microsoft:out-of-order-sequence", http_status=409
+):
     """A batch of an idempotent producer does not follow the last published number."""
 
-    condition = "com.microsoft:out-of-order-sequence"
-    http_status = 409
 
-
-class OperationCancelled(PenstockError):
+class OperationCancelled(
+    PenstockError, condition="com.microsoft:operation-cancelled", http_status=503, retriable=True
+):
     """The service is shutting down."""
 
-    condition = "com.microsoft:operation-cancelled"
-    http_status = 503
-    retriable = True
 
-
-class ConfigurationError(PenstockError):
+class ConfigurationError(PenstockError, http_status=400):
     """An invalid setting; the message names the file, the key and what is allowed."""
-
-    http_status = 400
 
 
 class ListenerError(PenstockError):
@@ -215,8 +166,5 @@ class DataDirectoryError(PenstockError):
     """The data directory is locked, of a newer version, or cannot be written."""
 
 
-class CheckpointStoreUnavailable(PenstockError):
+class CheckpointStoreUnavailable(PenstockError, http_status=503, retriable=True):
     """The file or the service cannot be reached now. Event processors retry by themselves."""
-
-    http_status = 503
-    retriable = True

@@ -4,7 +4,7 @@ histograms of latencies."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import pairwise
+from collections.abc import Sequence
 
 import msgspec
 
@@ -57,9 +57,6 @@ FAST_MS = 64
 # An SSD flushes in less than a millisecond, a hard disk in tens, a failing disk in seconds.
 FLUSH_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-assert all(fine.kept_ms < coarse.kept_ms for fine, coarse in pairwise(LEVELS))
-assert all(level.step_ms % STEP_MS == 0 for level in LEVELS)
-
 
 class MetricSubject(msgspec.Struct, frozen=True):
     """A namespace, one of its hubs, or a consumer group of that hub, by their keys (folded names).
@@ -86,6 +83,17 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: list[int]
     values: dict[str, list[int | None]]
     lag_by_group: dict[str, list[int | None]] = {}
+
+
+class MetricRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """At most `points` steps with since_ms <= start < until_ms, of a namespace or of one hub."""
+
+    namespace: str
+    hub: str | None
+    names: Sequence[str]
+    since_ms: int
+    until_ms: int
+    points: int
 
 
 class LatencyHistogram:
@@ -134,17 +142,13 @@ class FlushLatencies:
 
     def __init__(self) -> None:
         self._counts = [0] * (len(FLUSH_BOUNDS_S) + 1)
-        self._total_s = 0.0
+        self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
         self._counts[bisect_left(FLUSH_BOUNDS_S, seconds)] += 1
-        self._total_s += seconds
+        self.total_s += seconds
 
     @property
     def counts(self) -> list[int]:
         """Counts by FLUSH_BOUNDS_S; the last one counts everything above."""
         return self._counts.copy()
-
-    @property
-    def total_s(self) -> float:
-        return self._total_s

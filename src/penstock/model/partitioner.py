@@ -32,7 +32,6 @@ class RoundRobin:
     __slots__ = ("_has_failed", "_next", "_partition_count")
 
     def __init__(self, partition_count: int, has_failed: Callable[[int], bool]) -> None:
-        assert partition_count > 0
         self._partition_count = partition_count
         self._has_failed = has_failed
         self._next = 0
@@ -40,13 +39,11 @@ class RoundRobin:
     def next(self) -> int:
         """The next partition that has not failed. If all have, the next one of all: its log then
         reports why it refuses the batch."""
-        first = self._advance()
-        index = first
-        while self._has_failed(index):
+        for _ in range(self._partition_count):
             index = self._advance()
-            if index == first:
-                break
-        return index
+            if not self._has_failed(index):
+                return index
+        return self._advance()
 
     def _advance(self) -> int:
         index = self._next

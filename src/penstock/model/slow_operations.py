@@ -13,19 +13,12 @@ from penstock.model import limits
 log = logging.getLogger("penstock.slow")
 
 
-class SlowOperationThreshold:
-    """The duration from which an operation is slow, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.threshold_ms = limits.SLOW_OPERATION_MS
-
-
-SLOWNESS = SlowOperationThreshold()
+threshold_ms = limits.SLOW_OPERATION_MS  # from which an operation is slow; the service sets it
 
 
 def warn_if_slow(what: str, milliseconds: float, **facts: object) -> None:
     """Log the operation if it was slow. Any thread. `facts` must not contain text of a client."""
-    if milliseconds >= SLOWNESS.threshold_ms:
+    if milliseconds >= threshold_ms:
         details = "".join(f" {name}={value}" for name, value in facts.items())
         # The kind is in the template, by which lines are limited: one kind cannot hide another.
         log.warning(f"slow operation: what={what} ms=%d%s", milliseconds, details)

@@ -10,7 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.management.client import EventHubResource, ManagementClient
+from penstock.management.client import ManagementClient
+from penstock.management.resources import EventHubResource
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.portal.address_limits import RequestRate, client_address

@@ -19,12 +19,8 @@ import msgspec
 
 from penstock.io.http_client import HttpClient
 from penstock.io.threads import StartedThreads
-from penstock.management.client import (
-    ConsumerGroupResource,
-    EventHubResource,
-    ManagementClient,
-    NamespaceResource,
-)
+from penstock.management.client import ManagementClient
+from penstock.management.resources import ConsumerGroupResource, EventHubResource, NamespaceResource
 from penstock.model.clock import Clock
 from penstock.model.errors import InternalError, NotFound, PenstockError, ServerBusy
 from penstock.portal.sessions import PortalSession

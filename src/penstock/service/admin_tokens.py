@@ -14,10 +14,9 @@ import msgspec
 
 from penstock.auth.admin_token import LIFETIME_S
 from penstock.io.files import add_checksum, remove_checksum, write_file_atomically
-from penstock.management.operations.base import IssuedToken
 from penstock.management.permissions import ProcessRole, Verified
+from penstock.management.resources import AdminToken, format_time
 from penstock.model.clock import Clock
-from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed, DataDirectoryError, QuotaExceeded
 from penstock.service.data_directory import DataDirectory
 
@@ -84,7 +83,7 @@ class RevokedTokens:
 
 
 class ServiceTokens:
-    """`management.operations.AdminTokens` with the secret of the data directory."""
+    """`management.operations.base.AdminTokens` with the secret of the data directory."""
 
     def __init__(self, data: DataDirectory, clock: Clock) -> None:
         """Raises DataDirectoryError."""
@@ -99,7 +98,7 @@ class ServiceTokens:
             raise AuthFailed("The token was revoked.")
         return claims.subject, claims.roles
 
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> AdminToken:
         token_id = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         token = self._tokens.issue(
@@ -109,13 +108,8 @@ class ServiceTokens:
             roles=(role,),
             lifetime_s=lifetime_s,
         )
-        return IssuedToken(
-            id=token_id,
-            token=Secret(token),
-            subject=subject,
-            role=role,
-            expires_ms=(now_ms // 1000 + lifetime_s) * 1000,
-        )
+        expires_at = format_time((now_ms // 1000 + lifetime_s) * 1000)
+        return AdminToken(id=token_id, token=token, name=subject, role=role, expires_at=expires_at)
 
     def revoke(self, token_id: str) -> None:
         self._revoked.add(token_id, now_ms=self._clock.now_ms())
@@ -162,7 +156,7 @@ class ProcessTokens:
                 issued = self._tokens.issue(
                     subject=role.lower(), role=role.value, lifetime_s=PROCESS_LIFETIME_S
                 )
-                content = issued.token.reveal().encode() + b"\n"
+                content = issued.token.encode() + b"\n"
                 write_file_atomically(self.file(role), content, mode=0o600)
                 self._issued_ms[role] = now_ms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.auth import Authority
+from penstock.auth.sas import Authority
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.model.entities import AuthorizationRule, Namespace
 from penstock.model.names import HubName

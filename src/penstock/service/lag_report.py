@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow, add_lag_seconds, hub_rows
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.checkpoints.server_store import ServerCheckpointStore
@@ -64,9 +65,8 @@ def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[
         keeper.keep_only(
             {
                 (hub.id, group.name)
-                for namespace in catalog.namespaces()
-                for hub in catalog.hubs(namespace.name)
-                for group in catalog.groups(namespace.name, hub.name)
+                for hub in catalog.hubs()
+                for group in catalog.groups(hub.namespace, hub.name)
             }
         )
 

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.gateway.amqp.connection import AmqpConnection
 from penstock.gateway.amqp.links import EntityLinkHandler
 from penstock.gateway.amqp.server import AmqpServer

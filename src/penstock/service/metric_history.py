@@ -14,7 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, hub_rows
 from penstock.catalog.api import Catalog, MetricStore
 from penstock.io.threads import StartedThreads
@@ -24,6 +25,7 @@ from penstock.model.metrics import (
     COUNTERS,
     STEP_MS,
     SUBJECTS_MAX,
+    MetricRequest,
     MetricSample,
     MetricSeries,
     MetricSubject,
@@ -109,26 +111,8 @@ class MetricHistory:
         self._fails = False
         return True
 
-    async def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-    ) -> MetricSeries:
-        read = partial(
-            self._store.read,
-            namespace,
-            hub,
-            names=names,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            points=points,
-            now_ms=self._clock.now_ms(),
-        )
+    async def read(self, request: MetricRequest) -> MetricSeries:
+        read = partial(self._store.read, request, now_ms=self._clock.now_ms())
         return await self._loop.run_in_executor(self._thread, read)
 
     async def _run(self) -> None:

@@ -20,7 +20,8 @@ from itertools import accumulate
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import LagRow
 from penstock.capture.status import CaptureState
 from penstock.model.metrics import FLUSH_BOUNDS_S, LATENCY_BOUNDS_MS, FlushLatencies

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.log.api import LogHealth
 from penstock.model.clock import Clock
 from penstock.service.certificates import EXPIRY_WARNING_DAYS, CertificateValidity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.service.periodic_tasks import TurnBudget
 
 INTERVAL_S = 60.0

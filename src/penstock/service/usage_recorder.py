@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.broker import Account, Accounts
+from penstock.broker.accounts import Account, Accounts
 from penstock.catalog.api import Catalog, CatalogChange, UsageLedger
 from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock

@@ -18,7 +18,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.catalog.metric_store import SqliteMetricStore
 from penstock.catalog.sqlite import SqliteCatalog
@@ -94,6 +94,7 @@ class Penstock:
     lag: LagReport
     _certificate: certificates.ReloadableCertificate
     _tokens: ServiceTokens
+    _sign_in: portal_process.PortalSignIn
     _capture_registry: CaptureRegistry
 
     def __init__(
@@ -114,7 +115,6 @@ class Penstock:
         self._capture: capture_process.CaptureMonitor | None = None
         self._children = ChildProcesses(self.clock)
         self._portal_note = ""
-        self._sign_in: portal_process.PortalSignIn | None = None
         self._portal: ChildProcess | None = None  # where it serves TLS with this certificate
         self._unclaimed = unclaimed_logs.UnclaimedLogs()
         self._passes: list[PassRecord] = []  # of every long-lived task
@@ -145,10 +145,10 @@ class Penstock:
         def flushed(seconds: float) -> None:
             """On the committer's thread, which must not wait for a terminal: it does not log."""
             self._flushes.observe(seconds)
-            if seconds * 1000 >= slow_operations.SLOWNESS.threshold_ms:
+            if seconds * 1000 >= slow_operations.threshold_ms:
                 wake(lambda: slow_operations.warn_if_slow("flush", seconds * 1000))
 
-        slow_operations.SLOWNESS.threshold_ms = settings.slow_operation_ms
+        slow_operations.threshold_ms = settings.slow_operation_ms
         logs = EmbeddedLogStore(
             data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
         )
@@ -178,9 +178,8 @@ class Penstock:
         )
         await self._meter(broker, catalog, data, loop)
         # Every log is opened, and so recovered, before the listeners open.
-        for namespace in catalog.namespaces():
-            for hub in catalog.hubs(namespace.name):
-                broker.hub(namespace.name, hub.name)
+        for hub in catalog.hubs():
+            broker.hub(hub.namespace, hub.name)
         reads = ReadThreads(_READ_THREADS, "penstock-read")
         self._stack.callback(reads.shutdown)
         context = AmqpContext(
@@ -253,8 +252,6 @@ class Penstock:
 
     def sign_in_link(self) -> str | None:
         """An address that signs an administrator in to the portal once; None without a portal."""
-        if self._sign_in is None:
-            return None
         with contextlib.suppress(NotFound):
             return self._sign_in.sign_in_link("admin", AdminRole.ADMIN, now_ms=self.clock.now_ms())
         return None
@@ -380,9 +377,9 @@ class Penstock:
             connections=management_context.GatewayConnections(server, self.clock),
             portal=self._sign_in,
             ledger=ledger,
-            lag=self.lag,
+            measure_lag=self.lag.measure,
             checkpoints=self._keeper,
-            history=history,
+            read_metrics=history.read,
             jobs=JobRegistry(),
             captures=registry,
             reads=context.reads,

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from penstock.broker import HubRuntime, ProducerLink, Reader, SenderLink
+from penstock.broker.hub import HubRuntime, SenderLink
+from penstock.broker.idempotent_producers import ProducerLink
+from penstock.broker.reader import Reader
 from penstock.gateway.guard import AddressLimits, ConnectionSlot
 from penstock.log.api import AppendDone
 from penstock.model.errors import PenstockError

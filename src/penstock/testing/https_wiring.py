@@ -10,7 +10,8 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
-from penstock.auth import Authority, Grant
+from penstock.auth.grant import Grant
+from penstock.auth.sas import Authority
 from penstock.catalog.api import Catalog
 from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.gateway.amqp.context import AmqpContext

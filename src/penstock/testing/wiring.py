@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.auth import Authority
-from penstock.broker import Broker
+from penstock.auth.sas import Authority
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog, CatalogChange
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
@@ -139,12 +139,11 @@ class InProcessService:
             self._loop.call_soon_threadsafe(work)
 
         if self.options.data is None:
-            from penstock.catalog.memory import MemoryCatalog
             from penstock.log.memory import MemoryLogStore
 
             memory = MemoryLogStore(wake)
             self._stack.callback(memory.close)
-            return memory, MemoryCatalog()
+            return memory, Catalog()
         from penstock.catalog.sqlite import SqliteCatalog
         from penstock.log.embedded.store import EmbeddedLogStore
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.auth import Authority
+from penstock.auth.sas import Authority
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.names import HubName, NamespaceName, RuleName
 

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.auth import Resource, parse_resource, path_covers
-from penstock.auth.resource import canonical_path, names_publisher, sends_to, within_hub
+from penstock.auth.resource import (
+    Resource,
+    canonical_path,
+    names_publisher,
+    parse_resource,
+    path_covers,
+    sends_to,
+    within_hub,
+)
 from penstock.model.errors import AuthFailed
 
 

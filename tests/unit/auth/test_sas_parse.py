@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.auth import SasToken, parse_token, sign
+from penstock.auth.sas import SasToken, parse_token, sign
 from penstock.model import limits
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentOutOfRange, AuthFailed

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.auth import Authority, verify_sas_token
+from penstock.auth.sas import Authority, verify_sas_token
 from penstock.model.entities import Right
 from penstock.model.errors import AuthFailed
 

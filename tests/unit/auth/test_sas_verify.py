@@ -12,15 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.auth import (
-    Authority,
-    Grant,
-    grant_from_key,
-    missing_claim_text,
-    revalidate_grant,
-    sign,
-    verify_sas_token,
-)
+from penstock.auth.grant import Grant, missing_claim_text
+from penstock.auth.sas import Authority, grant_from_key, revalidate_grant, sign, verify_sas_token
 from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.errors import AuthFailed
 from penstock.model.names import HubName, NamespaceName, RuleName

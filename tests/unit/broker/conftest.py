@@ -8,8 +8,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from penstock.broker import Broker, HubRuntime, ProducerLink, Reader, ReaderView, ReadState
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime, ReaderView
+from penstock.broker.idempotent_producers import ProducerLink
+from penstock.broker.reader import Reader, ReadState
+from penstock.catalog.api import Catalog
 from penstock.log.api import AppendDone, PartitionLog, Unsubscribe
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
@@ -129,7 +132,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self._wakes: list[Callable[[], None]] = []
         self.logs = MemoryLogStore(self._wakes.append)
         now_ms = self.clock.now_ms()

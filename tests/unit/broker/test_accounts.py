@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.broker import Account, Broker, ReadState
+from penstock.broker.accounts import Account
+from penstock.broker.broker import Broker
+from penstock.broker.reader import ReadState
 from penstock.model.entities import Tier
 from penstock.model.errors import LogFailed, ServerBusy
 from penstock.model.events import ProducerStamp

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.broker import Broker, HubRuntime
-from penstock.broker.broker import PARTITIONS_PER_TURN
+from penstock.broker.broker import PARTITIONS_PER_TURN, Broker
+from penstock.broker.hub import HubRuntime
 from penstock.log.memory import MemoryLogStore, MemoryPartition
 from penstock.model.entities import Hub, HubStatus, Namespace, Tier
 from penstock.model.errors import (

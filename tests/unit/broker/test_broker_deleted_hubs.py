@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 import pytest
 from tests.unit.broker.conftest import HUB, NAMESPACE, Probe, World, section
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.log.embedded.files import OsFiles
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import PenstockError

@@ -173,7 +173,7 @@ def test_more_units_wake_those_who_wait_at_once(timers: Timers) -> None:
         reader.pump()
     timers.run(100)
     assert [reader.resumed for reader in readers] == [0, 0, 0]
-    egress.units = None
+    egress.set_units(None)
     assert egress.units is None
     assert [reader.resumed for reader in readers] == [1, 1, 1]
     timers.run(10_000)
@@ -185,11 +185,11 @@ def test_change_of_units_holds_for_those_who_wait(timers: Timers) -> None:
     reader = Draining(egress, 1 * KB)
     reader.pump()
     timers.run(1_000)
-    egress.units = 5
+    egress.set_units(5)
     before = reader.sent
     timers.run(2_000)
     assert reader.sent - before == pytest.approx(20 * MB, rel=0.05)
-    egress.units = 1
+    egress.set_units(1)
     timers.run(1_000)
     before = reader.sent
     timers.run(5_000)
@@ -200,7 +200,7 @@ def test_units_enforced_again_start_with_a_full_bucket(timers: Timers) -> None:
     egress = made(timers, None)
     reader = Draining(egress, 1 * KB)
     egress.spent(reader, 100 * MB)
-    egress.units = 1
+    egress.set_units(1)
     reader.pump()
     assert reader.sent == 512 * KB
 

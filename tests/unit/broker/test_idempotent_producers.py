@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import ALREADY_STORED, ProducerLink
 from penstock.broker.idempotent_producers import (
+    ALREADY_STORED,
     EPOCH_MAX,
     PRODUCER_ID_MAX,
     SEQUENCE_MAX,
     IdempotentProducers,
+    ProducerLink,
     SequenceCheck,
     check_sequence,
 )

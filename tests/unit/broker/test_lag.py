@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from penstock.broker.lag import LagRow, add_lag_seconds, lag_rows
+from penstock.broker.lag import LagRow, add_lag_seconds, hub_rows
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.errors import LogCorrupt
 from penstock.model.positions import EARLIEST, LATEST
@@ -41,12 +41,11 @@ def kept() -> Kept:
     return Kept()
 
 
-def rows(world: World, kept: Kept, **asked: Any) -> list[LagRow]:
-    return lag_rows(world.broker, world.catalog, kept, now_ms=world.clock.now_ms(), **asked)
+def rows(world: World, kept: Kept) -> list[LagRow]:
+    return hub_rows(world.hub, world.catalog, kept, now_ms=world.clock.now_ms())
 
 
 def row(world: World, kept: Kept) -> LagRow:
-    _ = world.hub
     return next(
         each for each in rows(world, kept) if (each.group, each.partition) == ("$Default", "0")
     )
@@ -160,18 +159,14 @@ def test_offsets_of_another_form_tell_no_bytes(world: World, kept: Kept, offset:
     assert (found.lag_events, found.lag_bytes) == (1, None)
 
 
-def test_rows_are_those_of_the_hub_that_is_asked_for(world: World, kept: Kept) -> None:
-    world.catalog.put_hub(world.hub_entity("other", "hub1"))
-    world.broker.hub("unit-test", "other")
+def test_every_group_has_a_row_for_each_partition(world: World, kept: Kept) -> None:
     world.put_group("readers")
-    _ = world.hub
-    assert len(rows(world, kept)) == 12
-    found = rows(world, kept, namespace="UNIT-TEST", hub="Events")
-    assert {(each.hub, each.group) for each in found} == {
-        ("events", "$Default"),
-        ("events", "readers"),
-    }
-    assert rows(world, kept, namespace="another") == []
+    found = rows(world, kept)
+    assert [(each.group, each.partition) for each in found] == [
+        (group, partition)
+        for group in ("$Default", "readers")
+        for partition in world.hub.partition_ids
+    ]
 
 
 def test_seconds_come_from_the_disk_where_memory_has_them_not(
@@ -181,8 +176,8 @@ def test_seconds_come_from_the_disk_where_memory_has_them_not(
     world.publish(b"b", partition=0)
     world.clock.advance(5000)
     kept.save(0)
-    hub = world.hub
-    monkeypatch.setattr(type(hub), "enqueued_ms", lambda *_: None)
+    log = type(world.hub.log(0))
+    monkeypatch.setattr(log, "read_cached", lambda *_: None)
     found = row(world, kept)
     assert (found.lag_events, found.lag_seconds) == (1, None)
     now_ms = world.clock.now_ms()
@@ -190,8 +185,8 @@ def test_seconds_come_from_the_disk_where_memory_has_them_not(
     assert aged.lag_seconds == 5.0
     assert add_lag_seconds([aged], world.broker, now_ms=now_ms + 1) == [aged]
 
-    def corrupt(*_: int) -> int:
+    def corrupt(*_: object, **__: object) -> None:
         raise LogCorrupt("a checksum does not fit")
 
-    monkeypatch.setattr(type(hub), "read_enqueued_ms", corrupt)
+    monkeypatch.setattr(log, "read", corrupt)
     assert add_lag_seconds([found], world.broker, now_ms=now_ms) == [found]

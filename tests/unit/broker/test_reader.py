@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import Reader, ReadState, RoundQueue
+from penstock.broker.reader import Reader, ReadState
+from penstock.broker.round_queue import RoundQueue
 from penstock.model.errors import ArgumentError, LinkStolen, QuotaExceeded
 from penstock.model.limits import KB, MB, READ_CHUNK_BYTES
 from penstock.model.names import DEFAULT_GROUP

@@ -86,29 +86,29 @@ def test_change_of_units_takes_effect_at_once() -> None:
     clock = ManualClock()
     throttle = Throttle(None)
     throttle.admit(100 * MB, 1_000_000, clock.monotonic_ms())
-    throttle.units = 1
+    throttle.set_units(1)
     throttle.admit(256 * KB, 1, clock.monotonic_ms())
     with pytest.raises(ServerBusy):
         throttle.admit(256 * KB, 1, clock.monotonic_ms())
-    throttle.units = 4
+    throttle.set_units(4)
     clock.advance(63)
     throttle.admit(256 * KB, 1, clock.monotonic_ms())
-    throttle.units = None
+    throttle.set_units(None)
     throttle.admit(100 * MB, 1_000_000, clock.monotonic_ms())
 
 
 def test_units_enforced_again_start_with_a_full_bucket() -> None:
     throttle = Throttle(1)
     throttle.admit(0, 5000, 0)
-    throttle.units = None
-    throttle.units = 1
+    throttle.set_units(None)
+    throttle.set_units(1)
     throttle.admit(0, 250, 1)
 
 
 def test_fewer_units_shrink_what_the_bucket_holds() -> None:
     throttle = Throttle(20)
     throttle.admit(0, 1, 0)
-    throttle.units = 1
+    throttle.set_units(1)
     throttle.admit(0, 250, 0)
     with pytest.raises(ServerBusy):
         throttle.admit(0, 1, 0)

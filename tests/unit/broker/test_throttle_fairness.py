@@ -195,7 +195,7 @@ def test_fewer_units_shrink_what_senders_saved() -> None:
     with pytest.raises(ServerBusy):
         throttle.admit(0, 10, 0, "a")
     throttle.admit(0, 1, 4_000, "a")
-    throttle.units = 1
+    throttle.set_units(1)
     throttle.admit(0, 250, 4_000, "a")
     with pytest.raises(ServerBusy):
         throttle.admit(0, 251, 4_000, "a")

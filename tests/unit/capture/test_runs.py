@@ -23,9 +23,9 @@ from penstock.model.capture import (
     HubCapture,
     RunProgress,
     SequenceRange,
-    decode_capture,
-    encode_capture,
 )
+from penstock.model.entities import Hub
+from penstock.model.names import HubName, NamespaceName
 
 NEW = HubCapture()
 
@@ -164,8 +164,17 @@ def test_the_catalog_stores_plain_json_under_the_keys_of_version_0_1() -> None:
         description={"enabled": False},
         places=[FileLocation(account="a", container="x", name_format="f")],
     )
-    stored = encode_capture({"other": 1, "captureRuns": ["replaced"]}, capture)
-    assert stored == {
+    hub = Hub(
+        id="a-hub",
+        namespace=NamespaceName("contoso"),
+        name=HubName("orders"),
+        partition_count=1,
+        created_ms=0,
+        updated_ms=0,
+        metadata={"other": 1, "captureRuns": ["replaced"]},
+    )
+    stored = hub.replace_capture(capture)
+    assert stored.metadata == {
         "other": 1,
         "capture": {"enabled": False},
         "captureRuns": [
@@ -182,6 +191,7 @@ def test_the_catalog_stores_plain_json_under_the_keys_of_version_0_1() -> None:
         "capturePast": {"files": 3, "covered": {"0": [[1, 9]]}},
         "capturePlaces": [{"account": "a", "container": "x", "name_format": "f"}],
     }
-    assert decode_capture(stored) == capture
-    assert decode_capture({}) == NEW
-    assert encode_capture({"other": 1}, NEW) == {"other": 1}
+    assert stored.capture == capture
+    without = stored.replace_capture(NEW)
+    assert without.metadata == {"other": 1}
+    assert without.capture == NEW

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from penstock.model.metrics import (
     NAMES,
     STEP_MS,
     SUBJECTS_MAX,
+    MetricRequest,
     MetricSample,
     MetricSeries,
     MetricSubject,
@@ -50,9 +50,24 @@ def store(path: Path) -> Iterator[SqliteMetricStore]:
     made.close()
 
 
-def read(store: SqliteMetricStore, since_ms: int, until_ms: int, **asked: Any) -> MetricSeries:
-    asked = {"names": NAMES, "points": 500, "now_ms": until_ms, **asked}
-    return store.read("Contoso", "ORDERS", since_ms=since_ms, until_ms=until_ms, **asked)
+def read(
+    store: SqliteMetricStore,
+    since_ms: int,
+    until_ms: int,
+    *,
+    names: Sequence[str] = NAMES,
+    points: int = 500,
+    now_ms: int | None = None,
+) -> MetricSeries:
+    request = MetricRequest(
+        namespace="Contoso",
+        hub="ORDERS",
+        names=names,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        points=points,
+    )
+    return store.read(request, now_ms=until_ms if now_ms is None else now_ms)
 
 
 def rows(path: Path) -> int:
@@ -145,9 +160,10 @@ def test_groups_of_a_hub_have_their_own_lag(store: SqliteMetricStore) -> None:
     found = read(store, NOW, NOW + STEP_MS, names=["lag_events"])
     assert found.lag_by_group == {"readers": [9]}
     assert found.values == {"lag_events": [None]}
-    whole = store.read(
-        "contoso", None, names=NAMES, since_ms=NOW, until_ms=NOW + 1, points=9, now_ms=NOW
+    request = MetricRequest(
+        namespace="contoso", hub=None, names=NAMES, since_ms=NOW, until_ms=NOW + 1, points=9
     )
+    whole = store.read(request, now_ms=NOW)
     assert whole.lag_by_group == {}
 
 

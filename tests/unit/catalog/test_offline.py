@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.catalog import offline, sqlite, sqlite_rows
+from penstock.catalog import offline, sqlite
 from penstock.catalog import usage_ledger as ledger_module
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.catalog.usage_ledger import SqliteUsageLedger
@@ -100,7 +100,7 @@ def test_catalog_of_an_older_penstock_has_no_ledger_yet(
             sqlite.DATABASE_FORMAT, migrations=sqlite.MIGRATIONS[:2], summed_tables=()
         )
         patch.setattr(sqlite, "DATABASE_FORMAT", old)
-        patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
+        patch.setattr(sqlite, "load_entities", lambda connection: [])
         SqliteCatalog(file).close()
     with pytest.raises(DataDirectoryError, match="older Penstock"):
         offline.read_usage_offline(tmp_path)

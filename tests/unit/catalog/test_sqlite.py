@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.catalog import sqlite, sqlite_rows
+from penstock.catalog import sqlite
 from penstock.catalog.sqlite import SqliteCatalog
 from penstock.io.database import DatabaseFormat
 from penstock.io.sqlite import register_row_sum
@@ -206,7 +206,7 @@ def test_file_opened_to_others_is_closed_to_them_again(tmp_path: Path) -> None:
 
 def test_file_is_written_with_full_synchronisation_and_wal(tmp_path: Path) -> None:
     catalog = SqliteCatalog(tmp_path / "catalog.db")
-    connection = catalog._storage._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection = catalog._connection
     pragmas = ("journal_mode", "synchronous", "foreign_keys", "user_version", "application_id")
     values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
     assert values == ["wal", 2, 1, len(sqlite.MIGRATIONS), sqlite.APPLICATION_ID]
@@ -240,7 +240,7 @@ def test_crash_at_any_statement_leaves_the_old_or_the_new_state(
         for end in ("", "-wal"):
             shutil.copyfile(f"{path}{end}", f"{copy}{end}")
 
-    connection = catalog._storage._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection = catalog._connection
     connection.set_trace_callback(snapshot)
     act(catalog)
     connection.set_trace_callback(None)
@@ -272,7 +272,7 @@ def test_failed_write_leaves_memory_and_file_as_before(tmp_path: Path) -> None:
     before = content(catalog)
     calls: list[int] = []
     catalog.subscribe(lambda _: calls.append(1))
-    connection = catalog._storage._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection = catalog._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")  # a full disk, as SQLite sees it
     with pytest.raises(DataDirectoryError, match=r"catalog\.db cannot be used: .*full"):
@@ -292,7 +292,7 @@ def test_failed_second_statement_takes_the_first_back(tmp_path: Path) -> None:
     catalog = SqliteCatalog(path)
     fill(catalog)
     before = content(catalog)
-    connection = catalog._storage._connection  # type: ignore[attr-defined]  # only SQLite has one
+    connection = catalog._connection
     connection.execute(
         "CREATE TEMP TRIGGER no_more BEFORE INSERT ON main.groups "
         "BEGIN SELECT raise(ABORT, 'no more groups'); END"
@@ -369,7 +369,7 @@ def test_file_of_each_earlier_version_gains_what_came_later(
         old = with_migrations(sqlite.MIGRATIONS[:version], summed_tables=())
         patch.setattr(sqlite, "DATABASE_FORMAT", old)
         # It reads tables of the newest version.
-        patch.setattr(sqlite_rows, "load_entities", lambda connection: [])
+        patch.setattr(sqlite, "load_entities", lambda connection: [])
         SqliteCatalog(path).close()
     before = filled(path)
     assert REVOKED in before

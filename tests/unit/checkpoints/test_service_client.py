@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.auth import parse_token
+from penstock.auth.sas import parse_token
 from penstock.checkpoints import CheckpointStoreUnavailable
 from penstock.checkpoints.records import GroupNames
 from penstock.checkpoints.service_client import ServiceBackend, ServiceEndpoint, locate_service

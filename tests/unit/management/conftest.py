@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.support.usage_ledger import MemoryUsageLedger
 
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.management import resources as arm
 from penstock.management.app import ManagementApp
@@ -21,7 +21,6 @@ from penstock.management.jobs import JobRegistry
 from penstock.management.operations import Operations
 from penstock.management.operations.base import (
     ConnectionView,
-    IssuedToken,
     LinkView,
     ManagementContext,
 )
@@ -32,7 +31,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Secret
 from penstock.model.errors import AuthFailed
 from penstock.model.events import EventBatch, Receipt
-from penstock.model.metrics import MetricSeries
+from penstock.model.metrics import MetricRequest, MetricSeries
 from penstock.service.lag_report import LagReport
 
 NAMESPACE = "contoso"
@@ -161,15 +160,19 @@ class SomeTokens:
     """Remembers which admin tokens were issued and revoked."""
 
     def __init__(self) -> None:
-        self.issued: list[IssuedToken] = []
+        self.issued: list[arm.AdminToken] = []
         self.revoked_ids: list[str] = []
 
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken:
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> arm.AdminToken:
         token_id = f"{len(self.issued):032x}"
-        token = Secret(f"token-{token_id}")
+        expires_at = arm.format_time(lifetime_s * 1000)
         self.issued.append(
-            IssuedToken(
-                id=token_id, token=token, subject=subject, role=role, expires_ms=lifetime_s * 1000
+            arm.AdminToken(
+                id=token_id,
+                token=f"token-{token_id}",
+                name=subject,
+                role=role,
+                expires_at=expires_at,
             )
         )
         return self.issued[-1]
@@ -185,17 +188,17 @@ class NoHistory:
     """Answers with what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Any] = {}
+        self.asked: MetricRequest | None = None
 
-    async def read(self, namespace: str, hub: str | None, **asked: Any) -> MetricSeries:
-        self.asked = {"namespace": namespace, "hub": hub, **asked}
-        values: dict[str, list[int | None]] = {name: [1, None] for name in asked["names"]}
+    async def read(self, request: MetricRequest) -> MetricSeries:
+        self.asked = request
+        values: dict[str, list[int | None]] = {name: [1, None] for name in request.names}
         groups: dict[str, list[int | None]] = {"readers": [7, 8], "gone": [9, 9]}
         return MetricSeries(
             step_ms=10_000,
             at_ms=[0, 10_000],
             values=values,
-            lag_by_group={} if hub is None else groups,
+            lag_by_group={} if request.hub is None else groups,
         )
 
 
@@ -212,7 +215,7 @@ class Plane:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self.logs = MemoryLogStore(lambda work: work())
         self.broker = Broker(
             self.catalog, self.logs, self.clock, producer_ids=itertools.count(1).__next__
@@ -231,9 +234,9 @@ class Plane:
             clock=self.clock,
             connections=self.connections,
             ledger=self.ledger,
-            lag=LagReport(self.broker, self.catalog, self.kept, self.clock, reads),
+            measure_lag=LagReport(self.broker, self.catalog, self.kept, self.clock, reads).measure,
             checkpoints=self.kept,
-            history=self.history,
+            read_metrics=self.history.read,
             jobs=JobRegistry(),
             reads=reads,
             new_key=lambda: Secret(f"key-{next(numbers)}"),

@@ -28,16 +28,16 @@ def test_odd_admin_token_is_refused(
     full: Plane, subject: str, role: str, lifetime_s: int, text: str
 ) -> None:
     with pytest.raises(PenstockError, match=text):
-        full.admin.admin_tokens.issue_admin_token(
+        full.admin.activity.issue_admin_token(
             AdminTokenBody(name=subject, role=role, lifetime_seconds=lifetime_s)
         )
     assert full.tokens.issued == []
     with pytest.raises(ArgumentError, match="32 hexadecimal digits"):
-        full.admin.admin_tokens.revoke_admin_token("../" + "a" * 29)
+        full.admin.activity.revoke_admin_token("../" + "a" * 29)
 
 
 def test_audit_names_the_id_and_not_the_token(full: Plane) -> None:
-    issued = full.admin.admin_tokens.issue_admin_token(
+    issued = full.admin.activity.issue_admin_token(
         AdminTokenBody(name="anna", role="operator", lifetime_seconds=60)
     )
     assert issued.role == "Operator"

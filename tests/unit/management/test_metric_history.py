@@ -19,14 +19,14 @@ OWN = "/providers/Penstock/namespaces/contoso"
 async def test_history_is_of_the_last_hour_and_of_everything_unless_said(full: Plane) -> None:
     found = await full.admin.activity.list_metrics("contoso", query=MetricQuery())
     now_ms = full.clock.now_ms()
-    assert full.history.asked == {
-        "namespace": "contoso",
-        "hub": None,
-        "names": metrics.NAMES,
-        "since_ms": now_ms - 3_600_000,
-        "until_ms": now_ms,
-        "points": 500,
-    }
+    assert full.history.asked == metrics.MetricRequest(
+        namespace="contoso",
+        hub=None,
+        names=metrics.NAMES,
+        since_ms=now_ms - 3_600_000,
+        until_ms=now_ms,
+        points=500,
+    )
     assert set(found.values) == set(metrics.NAMES)
 
 
@@ -39,7 +39,8 @@ async def test_history_of_a_hub_names_groups_as_they_are_named(full: Plane) -> N
     )
     assert found.lag_by_group == {"readers": [7, 8]}  # what is left of a group that is gone is not
     assert list(found.values) == ["lag_events"]
-    assert (full.history.asked["since_ms"], full.history.asked["points"]) == (1, 3)
+    assert full.history.asked is not None
+    assert (full.history.asked.since_ms, full.history.asked.points) == (1, 3)
 
 
 async def test_history_of_what_is_not_there_is_refused(full: Plane) -> None:

@@ -52,6 +52,7 @@ CAPTURE = {
     "destination": {"properties": {"storageAccountResourceId": "a", "blobContainer": "b"}},
 }
 HERE = ResourceScope("a-subscription", "a-group")
+PRIMARY = arm.RegenerateBody(key_type=KeyType.PRIMARY)
 
 # Each action by the call that does it.
 ACTS: dict[Action, Callable[[Operations], object]] = {
@@ -72,7 +73,7 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.RULE_WRITE: lambda o: o.rules.put(NS, None, "new", Right.SEND),
     Action.RULE_DELETE: lambda o: o.rules.delete(NS, None, "sender"),
     Action.KEYS_LIST: lambda o: o.rules.keys(NS, None, "sender"),
-    Action.KEYS_REGENERATE: lambda o: o.rules.regenerate(NS, None, "sender", KeyType.PRIMARY),
+    Action.KEYS_REGENERATE: lambda o: o.rules.regenerate(NS, None, "sender", PRIMARY),
     Action.PUBLISHER_READ: lambda o: o.hubs.list_revoked_publishers(NS, HUB),
     Action.PUBLISHER_REVOKE: lambda o: o.hubs.revoke_publisher(NS, HUB, "device"),
     Action.PUBLISHER_RESUME: lambda o: o.hubs.resume_publisher(NS, HUB, "device"),
@@ -94,11 +95,11 @@ ACTS: dict[Action, Callable[[Operations], object]] = {
     Action.PORTAL_LINK: lambda o: o.activity.issue_sign_in_link(),
     Action.TOKEN_READ: lambda o: o.activity.show_token_holder(arm.TokenBody(token="a token")),
     Action.PORTAL_SIGN_IN: lambda o: o.activity.note_sign_in(arm.SignInBody(address="192.0.2.7")),
-    Action.ADMIN_TOKEN_READ: lambda o: o.admin_tokens.list_revoked_admin_tokens(),
-    Action.ADMIN_TOKEN_ISSUE: lambda o: o.admin_tokens.issue_admin_token(
+    Action.ADMIN_TOKEN_READ: lambda o: o.activity.list_revoked_admin_tokens(),
+    Action.ADMIN_TOKEN_ISSUE: lambda o: o.activity.issue_admin_token(
         arm.AdminTokenBody(name="anna", role="Reader", lifetime_seconds=60)
     ),
-    Action.ADMIN_TOKEN_REVOKE: lambda o: o.admin_tokens.revoke_admin_token("a" * 32),
+    Action.ADMIN_TOKEN_REVOKE: lambda o: o.activity.revoke_admin_token("a" * 32),
     Action.CAPTURE_BACKFILL: lambda o: asyncio.run(
         o.captures.backfill_capture(NS, HUB, BackfillRequest(since="earliest"))
     ),
@@ -148,7 +149,8 @@ def test_every_change_is_recorded_once_with_who_did_it(ready: Plane, action: Act
 
 
 def test_audit_holds_no_key(ready: Plane) -> None:
-    ready.admin.rules.regenerate(NS, None, "sender", KeyType.PRIMARY, Secret("a-given-secret-key"))
+    given = arm.RegenerateBody(key_type=KeyType.PRIMARY, key="a-given-secret-key")
+    ready.admin.rules.regenerate(NS, None, "sender", given)
     ready.admin.rules.keys(NS, None, "sender")
     text = repr(ready.audit())
     keys = [rule.primary_key.reveal() for rule in ready.catalog.rules(NS)]
@@ -354,12 +356,12 @@ def test_units_above_the_maximum_are_refused_unless_they_are_stored(full: Plane)
         ("contoso", "NameInUse"),
         ("a", "InvalidName"),
         ("9bcdefg", "InvalidName"),
-        ("fabrikam", None),
+        ("fabrikam", "None"),
     ],
 )
-def test_name_availability_gives_azures_reason(full: Plane, name: str, reason: str | None) -> None:
+def test_name_availability_gives_azures_reason(full: Plane, name: str, reason: str) -> None:
     found = full.admin.namespaces.check_name(name)
-    assert (found and found[0]) == reason
+    assert (found.name_available, found.reason) == (reason == "None", reason)
 
 
 def test_deleting_a_namespace_takes_all_along(full: Plane) -> None:
@@ -517,18 +519,17 @@ def test_rule_put_again_keeps_its_keys(full: Plane) -> None:
 def test_regenerate_changes_one_key_of_the_two(full: Plane, hub: str | None) -> None:
     name = "sender" if hub is None else "listener"
     before = full.admin.rules.keys(NS, hub, name)
-    first = full.admin.rules.regenerate(NS, hub, name, KeyType.PRIMARY)
+    first = full.admin.rules.regenerate(NS, hub, name, PRIMARY)
     assert first.primary_key != before.primary_key
     assert first.secondary_key == before.secondary_key
-    second = full.admin.rules.regenerate(
-        NS, hub, name, KeyType.SECONDARY, Secret("given-0123456789")
-    )
+    given = arm.RegenerateBody(key_type=KeyType.SECONDARY, key="given-0123456789")
+    second = full.admin.rules.regenerate(NS, hub, name, given)
     assert (second.primary_key, second.secondary_key) == (
         first.primary_key,
         Secret("given-0123456789"),
     )
     with pytest.raises(NotFound):
-        full.admin.rules.regenerate(NS, hub, "nobody", KeyType.PRIMARY)
+        full.admin.rules.regenerate(NS, hub, "nobody", PRIMARY)
 
 
 def test_deleted_rule_is_gone(full: Plane) -> None:

@@ -1,10 +1,12 @@
-"""Histograms of latencies."""
+"""Histograms of latencies; retention of samples."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from penstock.model.metrics import FLUSH_BOUNDS_S, FlushLatencies
+from penstock.model.metrics import FLUSH_BOUNDS_S, LEVELS, STEP_MS, FlushLatencies
 
 
 def test_each_time_is_counted_in_its_class() -> None:
@@ -23,3 +25,8 @@ def test_what_was_read_does_not_change_afterwards() -> None:
     before = times.counts
     times.observe(1.0)
     assert sum(before) == 0
+
+
+def test_coarser_levels_are_kept_longer_in_multiples_of_the_finest_step() -> None:
+    assert all(fine.kept_ms < coarse.kept_ms for fine, coarse in pairwise(LEVELS))
+    assert all(level.step_ms % STEP_MS == 0 for level in LEVELS)

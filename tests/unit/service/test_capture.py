@@ -13,7 +13,7 @@ import pytest
 
 from penstock.capture.destinations import Destination
 from penstock.capture.status import CaptureReport
-from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.api import Catalog
 from penstock.management.capture_registry import CaptureRegistry
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
@@ -76,8 +76,8 @@ RUN = {"id": "r", "on_ms": 0, "starts": {"0": 0, "1": 0}}
 
 
 @pytest.fixture
-def catalog() -> MemoryCatalog:
-    made = MemoryCatalog()
+def catalog() -> Catalog:
+    made = Catalog()
     made.put_namespace(Namespace(name=NS, created_ms=0, updated_ms=0))
     return made
 
@@ -97,7 +97,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_the_process_lives_as_long_as_something_is_captured(
-    catalog: MemoryCatalog, registry: CaptureRegistry
+    catalog: Catalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
     supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ async def test_the_process_lives_as_long_as_something_is_captured(
 
 
 async def test_packages_that_are_missing_are_told(
-    catalog: MemoryCatalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_process, "_NEEDED", ("no_such_package",))
     children = FakeChildren()
@@ -137,7 +137,7 @@ async def test_packages_that_are_missing_are_told(
 
 
 async def test_process_that_keeps_ending_is_told(
-    catalog: MemoryCatalog, registry: CaptureRegistry
+    catalog: Catalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
     supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ async def test_process_that_keeps_ending_is_told(
 
 
 async def test_word_of_a_process_that_keeps_ending_outlives_a_change_of_the_catalog(
-    catalog: MemoryCatalog, registry: CaptureRegistry
+    catalog: Catalog, registry: CaptureRegistry
 ) -> None:
     children = FakeChildren()
     supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
@@ -298,7 +298,7 @@ def test_the_process_can_load_what_the_service_could(
 
 
 async def test_warnings_are_logged_once_in_ten_minutes(
-    catalog: MemoryCatalog, registry: CaptureRegistry, caplog: pytest.LogCaptureFixture
+    catalog: Catalog, registry: CaptureRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
     watch = CaptureMonitor(catalog, registry, lambda _: {"0": 5, "1": 0}, clock.now_ms)
@@ -323,7 +323,7 @@ async def test_warnings_are_logged_once_in_ten_minutes(
 
 
 async def test_hub_whose_settings_cannot_be_read_does_not_end_the_supervision(
-    catalog: MemoryCatalog, registry: CaptureRegistry
+    catalog: Catalog, registry: CaptureRegistry
 ) -> None:
     """The supervisor's task ended with the first exception before."""
     children = FakeChildren()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.api import Catalog
 from penstock.model.entities import Namespace
 from penstock.model.errors import ConfigurationError, QuotaExceeded
 from penstock.model.names import NamespaceName
@@ -134,12 +134,12 @@ def test_price_of_an_hour_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.fixture
-def catalog() -> MemoryCatalog:
-    return MemoryCatalog()
+def catalog() -> Catalog:
+    return Catalog()
 
 
 def seeded(
-    catalog: MemoryCatalog, units: int | None, most: int | None = None, now_ms: int = 5
+    catalog: Catalog, units: int | None, most: int | None = None, now_ms: int = 5
 ) -> Namespace:
     stated = NamespaceSettings(
         name=NS, throughput_units=units or "unlimited", maximum_throughput_units=most
@@ -147,12 +147,12 @@ def seeded(
     return initial_entities.seed_namespace(catalog, stated, now_ms=now_ms)
 
 
-def granted(catalog: MemoryCatalog, value: int, now_ms: int = 1) -> None:
+def granted(catalog: Catalog, value: int, now_ms: int = 1) -> None:
     grant = GrantSettings(throughput_units=value, by="Ada")
     initial_entities.seed_grant(catalog, NS, grant, now_ms=now_ms)
 
 
-def test_units_without_their_grant_end_the_start(catalog: MemoryCatalog) -> None:
+def test_units_without_their_grant_end_the_start(catalog: Catalog) -> None:
     with pytest.raises(QuotaExceeded, match=r"penstock grant telemetry --throughput-units 40"):
         seeded(catalog, 40)
     seeded(catalog, None)
@@ -160,7 +160,7 @@ def test_units_without_their_grant_end_the_start(catalog: MemoryCatalog) -> None
     assert seeded(catalog, 40).throughput_units == 40
 
 
-def test_grant_that_is_there_is_not_given_again(catalog: MemoryCatalog) -> None:
+def test_grant_that_is_there_is_not_given_again(catalog: Catalog) -> None:
     seeded(catalog, None)
     for now_ms in (1, 2, 3):
         granted(catalog, 40, now_ms)
@@ -169,7 +169,7 @@ def test_grant_that_is_there_is_not_given_again(catalog: MemoryCatalog) -> None:
     assert [entry.at_ms for entry in catalog.audit()] == [4, 1]
 
 
-def test_units_changed_by_the_configuration_are_recorded(catalog: MemoryCatalog) -> None:
+def test_units_changed_by_the_configuration_are_recorded(catalog: Catalog) -> None:
     seeded(catalog, 2)
     seeded(catalog, 3, now_ms=6)
     seeded(catalog, None, now_ms=7)
@@ -179,7 +179,7 @@ def test_units_changed_by_the_configuration_are_recorded(catalog: MemoryCatalog)
     ]
 
 
-def test_inflated_units_stay_over_a_restart(catalog: MemoryCatalog) -> None:
+def test_inflated_units_stay_over_a_restart(catalog: Catalog) -> None:
     seeded(catalog, 2, 10)
     seeded(catalog, 7)  # as auto-inflate did
     assert seeded(catalog, 2, 10).throughput_units == 7
@@ -188,7 +188,7 @@ def test_inflated_units_stay_over_a_restart(catalog: MemoryCatalog) -> None:
     assert seeded(catalog, 2, 0).throughput_units == 2
 
 
-def test_auto_inflate_stays_as_it_was_when_nobody_speaks_of_it(catalog: MemoryCatalog) -> None:
+def test_auto_inflate_stays_as_it_was_when_nobody_speaks_of_it(catalog: Catalog) -> None:
     seeded(catalog, 2, 10)
     assert seeded(catalog, 2).maximum_throughput_units == 10
     assert seeded(catalog, 2, 0).maximum_throughput_units is None

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
@@ -34,7 +34,7 @@ def dashboard() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def metrics() -> dict[str, Metric]:
     """Every family that the collector gives, by the names under which it can be asked for."""
-    catalog, clock = MemoryCatalog(), ManualClock()
+    catalog, clock = Catalog(), ManualClock()
     catalog.put_namespace(Namespace(name=NS, created_ms=0, updated_ms=0, throughput_units=2))
     catalog.put_hub(
         Hub(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.checkpoints import Checkpoint, Ownership
 from penstock.model.clock import ManualClock
@@ -24,6 +24,7 @@ from penstock.model.metrics import (
     GAUGES,
     STEP_MS,
     SUBJECTS_MAX,
+    MetricRequest,
     MetricSample,
     MetricSeries,
     MetricSubject,
@@ -54,12 +55,9 @@ class Store:
         self.records.append((at_ms, list(samples)))
         self._loop.call_soon_threadsafe(self.recorded.set)
 
-    def read(self, namespace: str, hub: str | None, **asked: Any) -> MetricSeries:
+    def read(self, request: MetricRequest, *, now_ms: int) -> MetricSeries:
         self.threads.add(threading.current_thread().name)
-        return MetricSeries(step_ms=asked["now_ms"], at_ms=[], values={})
-
-    def close(self) -> None:
-        pass
+        return MetricSeries(step_ms=now_ms, at_ms=[], values={})
 
     def sample(self, *subject: str) -> MetricSample:
         """Of the last record."""
@@ -87,7 +85,7 @@ class Kept:
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self.broker = Broker(
             self.catalog,
             MemoryLogStore(lambda work: work()),
@@ -261,9 +259,10 @@ async def test_too_many_hubs_leave_the_quiet_ones_out(world: World) -> None:
 
 async def test_disk_is_waited_for_on_a_thread_of_its_own(world: World) -> None:
     await world.history.note()
-    found = await world.history.read(
-        "contoso", None, names=["incoming_bytes"], since_ms=0, until_ms=1, points=1
+    request = MetricRequest(
+        namespace="contoso", hub=None, names=["incoming_bytes"], since_ms=0, until_ms=1, points=1
     )
+    found = await world.history.read(request)
     assert found.step_ms == world.clock.now_ms()
     (name,) = world.store.threads
     assert name.startswith("penstock-history")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.api import Catalog
 from penstock.model.entities import Namespace
 from penstock.model.names import NamespaceName
 from penstock.service.config.settings import NamespaceSettings
@@ -10,7 +10,7 @@ from penstock.service.initial_entities import seed_namespace
 
 
 def test_configured_namespace_loses_the_scope_that_an_old_version_gave_it() -> None:
-    catalog = MemoryCatalog()
+    catalog = Catalog()
     catalog.put_namespace(
         Namespace(
             name=NamespaceName("penstock"),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import Broker, HubRuntime
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.checkpoints.server_store import ServerCheckpointStore
 from penstock.log.memory import MemoryLogStore
 from penstock.model.checkpoints import Checkpoint
@@ -25,14 +25,14 @@ SAVED = [Checkpoint(partition_id="0", offset="0", sequence_number=0)]
 
 
 @pytest.fixture
-def catalog() -> MemoryCatalog:
-    catalog = MemoryCatalog()
+def catalog() -> Catalog:
+    catalog = Catalog()
     catalog.put_namespace(Namespace(name=NAMESPACE, created_ms=0, updated_ms=0))
     put_hub(catalog, "first-id")
     return catalog
 
 
-def put_hub(catalog: MemoryCatalog, hub_id: str) -> None:
+def put_hub(catalog: Catalog, hub_id: str) -> None:
     hub = Hub(
         id=hub_id,
         namespace=NAMESPACE,
@@ -44,7 +44,7 @@ def put_hub(catalog: MemoryCatalog, hub_id: str) -> None:
     catalog.put_hub(hub)
 
 
-def put_group(catalog: MemoryCatalog, name: str) -> None:
+def put_group(catalog: Catalog, name: str) -> None:
     catalog.put_group(
         ConsumerGroup(
             namespace=NAMESPACE,
@@ -62,7 +62,7 @@ def open_keeper(folder: Path, clock: ManualClock) -> ServerCheckpointStore:
 
 
 async def test_checkpoints_end_with_their_group_and_their_hub(
-    tmp_path: Path, catalog: MemoryCatalog
+    tmp_path: Path, catalog: Catalog
 ) -> None:
     keeper = open_keeper(tmp_path, ManualClock())
     stop = follow_catalog(keeper, catalog)
@@ -82,7 +82,7 @@ async def test_checkpoints_end_with_their_group_and_their_hub(
 
 
 async def test_what_was_deleted_while_nobody_looked_is_forgotten_at_the_start(
-    tmp_path: Path, catalog: MemoryCatalog
+    tmp_path: Path, catalog: Catalog
 ) -> None:
     keeper = open_keeper(tmp_path, ManualClock())
     await keeper.save("an-old-id", "$Default", SAVED)
@@ -96,7 +96,7 @@ async def test_what_was_deleted_while_nobody_looked_is_forgotten_at_the_start(
 
 
 async def test_lag_in_seconds_comes_from_the_disk_when_it_is_measured(
-    tmp_path: Path, catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
     loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ async def test_lag_in_seconds_comes_from_the_disk_when_it_is_measured(
         lag = LagReport(broker, catalog, keeper, clock, reads)
         assert [row.lag_seconds for row in lag.hub_rows(hub)] == [3.0, None]
         assert await lag.measure() == lag.hub_rows(hub)  # memory knows it all
-        monkeypatch.setattr(HubRuntime, "enqueued_ms", lambda *_: None)
+        monkeypatch.setattr(type(hub.log(0)), "read_cached", lambda *_: None)
         assert [row.lag_seconds for row in lag.hub_rows(hub)] == [None, None]
         (first, second) = await lag.measure("contoso", "EVENTS")
         assert (first.lag_events, first.lag_seconds) == (1, 3.0)

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from tests.support.usage_ledger import MemoryUsageLedger
 
-from penstock.broker import Account, Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.accounts import Account
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace, Tier
@@ -47,7 +48,7 @@ class Ledger(MemoryUsageLedger):
 class World:
     def __init__(self, **namespace: object) -> None:
         self.clock = ManualClock(TEN)
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         made = Namespace(name=NS, created_ms=TEN, updated_ms=TEN)
         self.catalog.put_namespace(msgspec.structs.replace(made, **namespace))
         self.catalog.put_hub(

@@ -8,9 +8,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import LagRow
-from penstock.catalog.memory import MemoryCatalog
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
@@ -57,7 +58,7 @@ class Rows:
 
 
 def collector_of(hubs: int, rows: Rows) -> BrokerCollector:
-    catalog = MemoryCatalog()
+    catalog = Catalog()
     catalog.put_namespace(Namespace(name=NS, created_ms=0, updated_ms=0, throughput_units=2))
     broker = Broker(
         catalog, MemoryLogStore(lambda work: None), ManualClock(), producer_ids=lambda: 1

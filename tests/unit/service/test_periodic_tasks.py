@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
@@ -134,7 +134,7 @@ class FailingLogs(MemoryLogStore):
 
 
 def broker_of(logs: FailingLogs, hubs: int, partitions: int) -> Broker:
-    catalog = MemoryCatalog()
+    catalog = Catalog()
     catalog.put_namespace(Namespace(name=NS, created_ms=0, updated_ms=0))
     for number in range(hubs):
         catalog.put_hub(

@@ -86,7 +86,7 @@ def test_token_of_a_process_signs_nobody_in(tmp_path: Path) -> None:
 
     def holder(role: str) -> object:
         token = tokens.issue(subject="anna", role=role, lifetime_s=3600).token
-        return sign_in.token_holder(token.reveal())
+        return sign_in.token_holder(token)
 
     assert holder("Reader") == ("anna", ("Reader",))
     assert holder("Capture") is None

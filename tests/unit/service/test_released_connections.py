@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.amqp.types import Symbol
+from penstock.broker.hub import SenderLink
 from penstock.broker.idempotent_producers import ProducerLink
 from penstock.broker.reader import Reader
-from penstock.broker.senders import SenderLink
 from penstock.client import parse_connection_string
 from penstock.client.connection import Connection, connect
 from penstock.client.errors import ClientError

@@ -22,7 +22,7 @@ def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 @pytest.fixture
 def everything_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_operations.SLOWNESS, "threshold_ms", 0)
+    monkeypatch.setattr(slow_operations, "threshold_ms", 0)
 
 
 @pytest.fixture

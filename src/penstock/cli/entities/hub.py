@@ -26,7 +26,7 @@ from penstock.formats.quantities import format_time
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import EventHubResource
+    from penstock.management.resources import EventHubResource
 
 app = CommandGroup("Event hubs and their partitions.", with_service)
 

@@ -27,7 +27,8 @@ from penstock.cli.service_options import (
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import ManagementClient, NamespaceResource
+    from penstock.management.client import ManagementClient
+    from penstock.management.resources import NamespaceResource
     from penstock.model.quotas import QuotaKind
 
 app = CommandGroup("Namespaces and their throughput units.", with_whole_service)

@@ -24,7 +24,7 @@ from penstock.cli.service_options import (
 from penstock.model.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
-    from penstock.management.client import AuthorizationRuleResource
+    from penstock.management.resources import AuthorizationRuleResource
     from penstock.model.connection_string import Endpoint
 
 app = CommandGroup("Shared access policies, keys, connection strings.", with_service)

@@ -8,8 +8,8 @@ from typing import TypeVar
 from penstock.amqp.link import UNLIMITED, Link, LinkRole
 from penstock.amqp.performatives import Coordinator
 from penstock.amqp.types import Int, Long, Short, Symbol
-from penstock.auth import Grant
-from penstock.broker import HubRuntime
+from penstock.auth.grant import Grant
+from penstock.broker.hub import HubRuntime
 from penstock.gateway.amqp.addresses import LinkAddress, NodeKind, parse_address
 from penstock.gateway.amqp.authentication import CbsRequestLink
 from penstock.gateway.amqp.errors import system_tracker

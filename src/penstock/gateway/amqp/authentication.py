@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from penstock.amqp.events import SaslInitReceived
 from penstock.amqp.message import Message, ValueBody
-from penstock.auth import Grant, grant_from_key, parse_resource, verify_sas_token
+from penstock.auth.grant import Grant
+from penstock.auth.resource import parse_resource
+from penstock.auth.sas import grant_from_key, verify_sas_token
 from penstock.gateway.amqp.addresses import NodeKind
 from penstock.gateway.amqp.links import LinkHost
 from penstock.gateway.amqp.request_response import NodeResponse, RequestLink, Respond

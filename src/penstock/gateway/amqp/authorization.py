@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.auth import Authority, Grant, revalidate_grant
+from penstock.auth.grant import Grant
+from penstock.auth.sas import Authority, revalidate_grant
 from penstock.model import limits
 from penstock.model.entities import Right
 from penstock.model.errors import QuotaExceeded

@@ -9,8 +9,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.auth import Authority
-from penstock.broker import Broker, error_messages
+from penstock.auth.sas import Authority
+from penstock.broker import error_messages
+from penstock.broker.broker import Broker
 from penstock.gateway.amqp.lifecycle import Deadlines
 from penstock.gateway.amqp.turn_queue import TurnQueue
 from penstock.gateway.backpressure import PendingBytes

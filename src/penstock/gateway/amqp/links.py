@@ -24,7 +24,7 @@ from penstock.amqp.events import (
 )
 from penstock.amqp.link import Link
 from penstock.amqp.performatives import Accepted, Disposition, Error
-from penstock.auth import Grant, missing_claim_text
+from penstock.auth.grant import Grant, missing_claim_text
 from penstock.gateway.amqp.addresses import LinkAddress
 from penstock.gateway.amqp.authorization import ConnectionGrants
 from penstock.gateway.amqp.context import AmqpContext, log

@@ -7,9 +7,10 @@ import msgspec
 from penstock.amqp.link import Link
 from penstock.amqp.message import Message
 from penstock.amqp.types import Array, Int, Long, Timestamp
-from penstock.auth import Grant, verify_sas_token
+from penstock.auth.grant import Grant
 from penstock.auth.resource import canonical_path
-from penstock.broker import HubRuntime
+from penstock.auth.sas import verify_sas_token
+from penstock.broker.hub import HubRuntime
 from penstock.gateway.amqp.addresses import LinkAddress, NodeKind
 from penstock.gateway.amqp.links import LinkHost
 from penstock.gateway.amqp.request_response import NodeResponse, RequestLink, Respond

@@ -7,7 +7,9 @@ from functools import partial
 from penstock.amqp.events import TransferOversized, TransfersReceived
 from penstock.amqp.performatives import Accepted, Rejected
 from penstock.amqp.serial import serial_add, serial_distance
-from penstock.broker import HubRuntime, ProducerLink, SenderLink, error_messages
+from penstock.broker import error_messages
+from penstock.broker.hub import HubRuntime, SenderLink
+from penstock.broker.idempotent_producers import ProducerLink
 from penstock.gateway.amqp.links import EntityLink, EntityLinkHandler
 from penstock.kernels import (
     KernelError,

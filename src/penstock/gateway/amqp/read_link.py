@@ -7,7 +7,8 @@ from functools import partial
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.types import Described, Long, Symbol, Timestamp, Ulong
-from penstock.broker import FetchResult, HubCounters, Reader, ReadState
+from penstock.broker.reader import FetchResult, Reader, ReadState
+from penstock.broker.usage_meter import HubCounters
 from penstock.gateway.amqp.context import log
 from penstock.gateway.amqp.links import EntityLink, EntityLinkHandler
 from penstock.kernels import FramedDeliveries, KernelError, frame_run

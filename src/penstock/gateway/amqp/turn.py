@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.broker import RoundQueue
+from penstock.broker.round_queue import RoundQueue
 from penstock.gateway.amqp.lifecycle import ConnectionLife
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.auth import Authority, Grant, missing_claim_text, verify_sas_token
+from penstock.auth.grant import Grant, missing_claim_text
+from penstock.auth.sas import Authority, verify_sas_token
 from penstock.catalog.api import CatalogChange
 from penstock.gateway.http.routes import RequestTarget
 from penstock.model import names

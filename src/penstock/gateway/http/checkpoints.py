@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.broker import HubRuntime
+from penstock.broker.hub import HubRuntime
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method
 from penstock.gateway.http.message_encoder import decode_json
 from penstock.gateway.http.request import HttpRequest

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.auth import Authority, Grant
-from penstock.broker import Broker
+from penstock.auth.grant import Grant
+from penstock.auth.sas import Authority
+from penstock.broker.broker import Broker
 from penstock.catalog.api import Catalog
 from penstock.gateway.http import responses
 from penstock.gateway.http.authorization import TokenCache

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock.broker import HubRuntime, error_messages
+from penstock.broker import error_messages
+from penstock.broker.hub import HubRuntime
 from penstock.catalog.api import Catalog
 from penstock.gateway.backpressure import PendingBytes
 from penstock.gateway.http.endpoint import DataPlaneEndpoint, check_method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from penstock.broker import HubRuntime
+from penstock.broker.hub import HubRuntime
 from penstock.catalog.api import Catalog
 from penstock.gateway.http.responses import ATOM_ENTRY, ATOM_FEED, HttpResponse, xml_text
 from penstock.gateway.http.routes import HttpOperation, RequestTarget

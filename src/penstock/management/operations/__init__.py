@@ -6,9 +6,8 @@ catalog: entity-updated, entity-disabled, not-found, or unauthorized after a key
 
 from __future__ import annotations
 
-from penstock.management.operations import activity, admin_tokens, capture, groups, hubs
+from penstock.management.operations import activity, capture, groups, hubs
 from penstock.management.operations.activity import ActivityOperations
-from penstock.management.operations.admin_tokens import AdminTokenOperations
 from penstock.management.operations.base import ManagementContext
 from penstock.management.operations.capture import CaptureOperations
 from penstock.management.operations.groups import ConsumerGroupOperations
@@ -17,13 +16,7 @@ from penstock.management.operations.namespaces import NamespaceOperations
 from penstock.management.operations.rules import AuthorizationRuleOperations
 from penstock.management.permissions import Actor
 
-ROUTES = [
-    *hubs.ROUTES,
-    *groups.ROUTES,
-    *capture.ROUTES,
-    *activity.ROUTES,
-    *admin_tokens.ROUTES,
-]
+ROUTES = [*hubs.ROUTES, *groups.ROUTES, *capture.ROUTES, *activity.ROUTES]
 
 
 class Operations:
@@ -36,4 +29,3 @@ class Operations:
         self.rules = AuthorizationRuleOperations(context, actor)
         self.captures = CaptureOperations(context, actor)
         self.activity = ActivityOperations(context, actor)
-        self.admin_tokens = AdminTokenOperations(context, actor)

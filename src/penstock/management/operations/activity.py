@@ -1,14 +1,16 @@
-"""Connections, partitions, readers, usage, metrics, audit log, portal, quota grants, jobs."""
+"""Connections, partitions, readers, usage, metrics, audit log, portal, quota grants, jobs, admin
+tokens."""
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock.broker import ReaderView
+from penstock.broker.hub import ReaderView
 from penstock.management import resources as arm
 from penstock.management.jobs import Job
 from penstock.management.operations.base import (
@@ -17,18 +19,22 @@ from penstock.management.operations.base import (
     ConnectionView,
     OperationGroup,
 )
-from penstock.management.permissions import Action
+from penstock.management.permissions import Action, ProcessRole
 from penstock.management.resources import Number, format_time
 from penstock.management.router import OWN, RouteTable
-from penstock.model import metrics, names
+from penstock.model import limits, metrics, names
 from penstock.model.entities import AuditEntry
-from penstock.model.errors import ArgumentError, NotFound
+from penstock.model.errors import ArgumentError, ArgumentOutOfRange, NotFound
 from penstock.model.quotas import QuotaGrant, QuotaKind
 from penstock.model.usage import Usage
 
-_HISTORY_DEFAULT_MS = metrics.HOUR_MS
 _GRANT = OWN_NAMESPACE + "/quotaGrants/{kind}"
 _JOB = OWN + "/jobs/{job}"
+# Of admin tokens.
+_ROLES = ("Reader", "Operator", "Owner", ProcessRole.CAPTURE.value)
+_LIFETIME_S_MIN = 60
+_LIFETIME_S_MAX = 10 * 365 * 86_400
+_TOKEN_ID = re.compile("[0-9a-f]{32}")
 
 ROUTES = RouteTable("activity")
 
@@ -127,15 +133,16 @@ class ActivityOperations(OperationGroup):
                     f"'{names.quote_text(name)}' is no metric: {', '.join(metrics.NAMES)} are."
                 )
         until_ms = self._now_ms() if query.until_ms is None else query.until_ms
-        since_ms = until_ms - _HISTORY_DEFAULT_MS if query.since_ms is None else query.since_ms
-        series = await self._context.history.read(
-            namespace,
-            hub,
+        since_ms = until_ms - metrics.HOUR_MS if query.since_ms is None else query.since_ms
+        request = metrics.MetricRequest(
+            namespace=namespace,
+            hub=hub,
             names=metric_names or metrics.NAMES,
             since_ms=since_ms,
             until_ms=until_ms,
             points=query.points,
         )
+        series = await self._context.read_metrics(request)
         # The series names groups in lower case, and includes deleted ones.
         lag = {groups[key]: v for key, v in series.lag_by_group.items() if key in groups}
         return msgspec.structs.replace(series, lag_by_group=lag)
@@ -167,10 +174,8 @@ class ActivityOperations(OperationGroup):
         """An address of the portal that signs the token's holder in, once and within ten
         minutes."""
         self._permit(Action.PORTAL_LINK)
-        portal = self._context.portal
-        if portal is None:
-            raise NotFound("The service runs without its portal: start it without --no-portal.")
-        link = portal.sign_in_link(self._actor.name, self._actor.role, now_ms=self._now_ms())
+        name, role = self._actor.name, self._actor.role
+        link = self._context.portal.sign_in_link(name, role, now_ms=self._now_ms())
         self._record(Action.PORTAL_LINK, "a link for one sign-in")
         return arm.SignInLink(url=link)
 
@@ -179,8 +184,7 @@ class ActivityOperations(OperationGroup):
         """The holder of an admin token. The portal asks this way, so that an invalid token of a
         visitor is not a failed request of the portal."""
         self._permit(Action.TOKEN_READ)
-        portal = self._context.portal
-        holder = None if portal is None else portal.token_holder(body.token)
+        holder = self._context.portal.token_holder(body.token)
         subject, roles = holder or ("", ())
         return arm.TokenHolder(active=holder is not None, subject=subject, roles=list(roles))
 
@@ -239,3 +243,48 @@ class ActivityOperations(OperationGroup):
         self._permit(Action.JOB_DELETE, job)
         self._context.jobs.delete(job)
         self._record(Action.JOB_DELETE, names.quote_text(job))
+
+    @ROUTES.add("POST", f"{OWN}/adminTokens", statuses=(201,))
+    def issue_admin_token(self, body: arm.AdminTokenBody) -> arm.AdminToken:
+        """A token with the role Reader, Operator or Owner, for the name in the audit log. The
+        response contains the token itself."""
+        name, lifetime_s = body.name, body.lifetime_seconds
+        self._permit(Action.ADMIN_TOKEN_ISSUE, name)
+        role = {allowed.lower(): allowed for allowed in _ROLES}.get(body.role.lower())
+        if role is None:
+            raise ArgumentError(
+                f"The role is '{names.quote_text(body.role)}': {', '.join(_ROLES)} are allowed."
+            )
+        if not 1 <= len(name) <= limits.AUDIT_WHO_MAX // 4 or not name.isprintable():
+            raise ArgumentError(
+                f"The name '{names.quote_text(name)}' is invalid: 1 to "
+                f"{limits.AUDIT_WHO_MAX // 4} printable characters are allowed."
+            )
+        if not _LIFETIME_S_MIN <= lifetime_s <= _LIFETIME_S_MAX:
+            raise ArgumentOutOfRange(
+                f"The lifetime is {lifetime_s} seconds: {_LIFETIME_S_MIN} to {_LIFETIME_S_MAX} "
+                "(ten years) are allowed."
+            )
+        issued = self._context.tokens.issue(subject=name, role=role, lifetime_s=lifetime_s)
+        self._record(
+            Action.ADMIN_TOKEN_ISSUE,
+            f"{issued.id}: {role} for {names.quote_text(name)}, {lifetime_s} s",
+        )
+        return issued
+
+    @ROUTES.add("PUT", OWN + "/revokedAdminTokens/{token_id}")
+    def revoke_admin_token(self, token_id: str) -> None:
+        """Refuse the token with this id from now on, whether it was issued or not."""
+        self._permit(Action.ADMIN_TOKEN_REVOKE, token_id)
+        if _TOKEN_ID.fullmatch(token_id) is None:
+            raise ArgumentError(
+                f"The token id '{names.quote_text(token_id)}' is invalid: 32 hexadecimal digits "
+                "are allowed. 'penstock token admin' and the audit log show it."
+            )
+        self._context.tokens.revoke(token_id)
+        self._record(Action.ADMIN_TOKEN_REVOKE, token_id)
+
+    @ROUTES.add("GET", f"{OWN}/revokedAdminTokens")
+    def list_revoked_admin_tokens(self) -> list[dict[str, str]]:
+        self._permit(Action.ADMIN_TOKEN_READ)
+        return [{"id": token_id} for token_id in self._context.tokens.revoked()]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 import msgspec
 
-from penstock.broker import Broker, HubRuntime
+from penstock.broker.broker import Broker
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import CheckpointReader, LagRow
 from penstock.broker.seek import checkpoint_for_position
-from penstock.catalog.api import Catalog, UsageLedger
+from penstock.catalog.api import Catalog, UsageLedger, require_entity
 from penstock.management.capture_registry import CaptureRegistry
 from penstock.management.jobs import CAPTURE_JOB, JobRegistry
 from penstock.management.permissions import (
@@ -23,21 +24,13 @@ from penstock.management.permissions import (
     ProcessRole,
     Verified,
 )
+from penstock.management.resources import AdminToken
 from penstock.management.router import OWN
-from penstock.model import limits, names
+from penstock.model import entities, limits, names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.clock import Clock
-from penstock.model.entities import (
-    AuditEntry,
-    AuthorizationRule,
-    Hub,
-    LimitSet,
-    Namespace,
-    Right,
-    Secret,
-)
 from penstock.model.errors import NotFound
-from penstock.model.metrics import MetricSeries
+from penstock.model.metrics import MetricRequest, MetricSeries
 from penstock.model.names import HubName, NamespaceName, RuleName
 from penstock.model.positions import Position
 
@@ -84,29 +77,6 @@ class ConnectionRegistry(Protocol):
         ...
 
 
-class LagSource(Protocol):
-    """Measures the lag of consumer groups."""
-
-    async def measure(
-        self, namespace: str | None = None, hub: str | None = None
-    ) -> list[LagRow]: ...
-
-
-class MetricHistoryReader(Protocol):
-    """Reads stored metrics."""
-
-    async def read(
-        self,
-        namespace: str,
-        hub: str | None,
-        *,
-        names: Sequence[str],
-        since_ms: int,
-        until_ms: int,
-        points: int,
-    ) -> MetricSeries: ...
-
-
 class CheckpointAccess(CheckpointReader, Protocol):
     """The leases and checkpoints that the service stores, by hub id and group name."""
 
@@ -127,20 +97,10 @@ class PortalAccess(Protocol):
         ...
 
 
-class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A new admin token. `id` is for revoking it."""
-
-    id: str
-    token: Secret
-    subject: str
-    role: str
-    expires_ms: int
-
-
 class AdminTokens(Protocol):
     """Issues and revokes admin tokens."""
 
-    def issue(self, *, subject: str, role: str, lifetime_s: int) -> IssuedToken: ...
+    def issue(self, *, subject: str, role: str, lifetime_s: int) -> AdminToken: ...
 
     def revoke(self, token_id: str) -> None:
         """Durable on return. Raises QuotaExceeded, DataDirectoryError."""
@@ -153,24 +113,25 @@ class AdminTokens(Protocol):
 
 class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the operations work on. `units_needed` returns the units that a namespace needed in the
-    current hour (docs/management.md); `reads` runs functions that wait for the disk."""
+    current hour (docs/management.md); `measure_lag` returns the lag of the groups of a namespace or
+    of one hub; `reads` runs functions that wait for the disk."""
 
     catalog: Catalog
     broker: Broker
     clock: Clock
     connections: ConnectionRegistry
     ledger: UsageLedger
-    lag: LagSource
+    measure_lag: Callable[[str, str | None], Awaitable[list[LagRow]]]
     checkpoints: CheckpointAccess
-    history: MetricHistoryReader
+    read_metrics: Callable[[MetricRequest], Awaitable[MetricSeries]]
     jobs: JobRegistry
     reads: Executor
-    new_key: Callable[[], Secret]
+    new_key: Callable[[], entities.Secret]
     new_hub_id: Callable[[], str]
     units_needed: Callable[[str], int]
     tokens: AdminTokens
-    portal: PortalAccess | None = None
-    limit_set: LimitSet = LimitSet.SPECIFICATION  # of new namespaces
+    portal: PortalAccess
+    limit_set: entities.LimitSet = entities.LimitSet.SPECIFICATION  # of new namespaces
     captures: CaptureRegistry = msgspec.field(default_factory=CaptureRegistry)
 
 
@@ -214,8 +175,8 @@ class OperationGroup:
     def _record(self, action: Action, detail: str) -> None:
         self._catalog.append_audit(self._entry(action, detail))
 
-    def _entry(self, action: Action, detail: str) -> AuditEntry:
-        return AuditEntry(
+    def _entry(self, action: Action, detail: str) -> entities.AuditEntry:
+        return entities.AuditEntry(
             at_ms=self._now_ms(),
             who=names.quote_text(self._actor.name, most=limits.AUDIT_WHO_MAX // 4),
             what=action.value,
@@ -225,18 +186,15 @@ class OperationGroup:
     def _now_ms(self) -> int:
         return self._context.clock.now_ms()
 
-    def _namespace(self, name: str) -> Namespace:
-        namespace = self._catalog.namespace(name)
-        if namespace is None:
-            raise NotFound(f"The namespace '{names.quote_text(name)}' does not exist.")
-        return namespace
+    def _namespace(self, name: str) -> entities.Namespace:
+        return require_entity(self._catalog.namespace(name), "namespace", name)
 
     def _new_rule(
-        self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: Right
-    ) -> AuthorizationRule:
+        self, namespace: NamespaceName, hub: HubName | None, name: RuleName, rights: entities.Right
+    ) -> entities.AuthorizationRule:
         """A rule with random keys, not stored yet."""
         now_ms = self._now_ms()
-        return AuthorizationRule(
+        return entities.AuthorizationRule(
             namespace=namespace,
             hub=hub,
             name=name,
@@ -247,12 +205,12 @@ class OperationGroup:
             updated_ms=now_ms,
         )
 
-    def _find_hub(self, action: Action, namespace: str, hub: str, *path: str) -> Hub:
+    def _find_hub(self, action: Action, namespace: str, hub: str, *path: str) -> entities.Hub:
         """The hub, after the permission check for `path` below it. Raises Forbidden, NotFound."""
         self._permit(action, namespace, hub, *path)
         return self._hub(namespace, hub)
 
-    def _hub(self, namespace: str, name: str) -> Hub:
+    def _hub(self, namespace: str, name: str) -> entities.Hub:
         self._namespace(namespace)
         hub = self._catalog.hub(namespace, name)
         if hub is None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from penstock.capture.destinations import redact_url
 from penstock.capture.runs import RUNS_MAX, finish_run, plan_backfill
 from penstock.capture.status import (
     CaptureReport,
@@ -53,7 +54,7 @@ class CaptureOperations(OperationGroup):
             registry.status(
                 hub, broker.hub(hub.namespace, hub.name).next_sequences(), now_ms=now_ms
             )
-            for hub in self._hubs()
+            for hub in self._catalog.hubs()
             if hub.capture_description is not None
         ]
         return [
@@ -67,7 +68,10 @@ class CaptureOperations(OperationGroup):
     def list_capture_destinations(self) -> list[DestinationSummary]:
         """The destinations that `storageAccountResourceId` may name."""
         self._permit(Action.CAPTURE_READ)
-        return self._context.captures.summarize_destinations()
+        return [
+            DestinationSummary(destination.name, redact_url(destination.url))
+            for destination in self._context.captures.destinations
+        ]
 
     @ROUTES.add("GET", f"{OWN}/captureRuns")
     def list_capture_runs(self, query: CaptureRunsQuery) -> list[RunAssignment]:
@@ -87,7 +91,7 @@ class CaptureOperations(OperationGroup):
                 retention_hours=hub.retention_hours,
                 captured=registry.captured_positions(hub, run),
             )
-            for hub in self._hubs()
+            for hub in self._catalog.hubs()
             for capture in [hub.capture]
             for run in capture.runs
         ]
@@ -95,34 +99,31 @@ class CaptureOperations(OperationGroup):
     @ROUTES.add("PUT", f"{OWN_HUB}/capture")
     def report_capture(self, namespace: str, hub: str, body: CaptureReport) -> None:
         """Replace the job's last report on a run. The first one is recorded in the audit log."""
-        self._permit(Action.CAPTURE_RUN, namespace, hub)
-        self._store_report(self._hub(namespace, hub), body)
-
-    def _store_report(self, hub: Hub, report: CaptureReport) -> None:
+        entity = self._find_hub(Action.CAPTURE_RUN, namespace, hub)
         registry, now_ms = self._context.captures, self._now_ms()
-        if registry.put(hub, report, now_ms=now_ms):
-            path = format_path(hub.namespace, hub.name)
-            self._record(Action.CAPTURE_RUN, f"{path}: {report.state}")
-        capture = hub.capture
-        run = next((run for run in capture.runs if run.id == report.run), None)
+        if registry.put(entity, body, now_ms=now_ms):
+            path = format_path(entity.namespace, entity.name)
+            self._record(Action.CAPTURE_RUN, f"{path}: {body.state}")
+        capture = entity.capture
+        run = next((run for run in capture.runs if run.id == body.run), None)
         if run is None:
             return
-        if report.is_finished and run.is_over:
+        if body.is_finished and run.is_over:
             capture = finish_run(
                 capture,
                 run,
-                files=report.files,
-                events=report.events,
-                lost=report.lost,
-                last_file=report.last_file,
-                last_file_ms=report.last_file_ms,
+                files=body.files,
+                events=body.events,
+                lost=body.lost,
+                last_file=body.last_file,
+                last_file_ms=body.last_file_ms,
             )
-            self._catalog.put_hub(hub.replace_capture(capture))
-        elif run.reached != report.reached and registry.is_due(
-            hub, report.run, now_ms=now_ms, every_ms=_STORE_EVERY_MS
+            self._catalog.put_hub(entity.replace_capture(capture))
+        elif run.reached != body.reached and registry.is_due(
+            entity, body.run, now_ms=now_ms, every_ms=_STORE_EVERY_MS
         ):
-            new = msgspec.structs.replace(run, reached=report.reached)
-            self._put_runs(hub, [new if other is run else other for other in capture.runs])
+            new = msgspec.structs.replace(run, reached=body.reached)
+            self._put_runs(entity, [new if other is run else other for other in capture.runs])
 
     @ROUTES.add("POST", f"{OWN_HUB}/capture/backfill")
     async def backfill_capture(
@@ -131,8 +132,7 @@ class CaptureOperations(OperationGroup):
         """Capture the retained events from `since` (earliest, a sequence number, an ISO time) on
         that precede the current run and were never captured. Returns their number per partition.
         Raises NotAllowed when Capture is off."""
-        self._permit(Action.CAPTURE_BACKFILL, namespace, hub)
-        self._hub(namespace, hub)
+        self._find_hub(Action.CAPTURE_BACKFILL, namespace, hub)
         position = parse_log_position(body.since)
         runtime = self._context.broker.hub(namespace, hub)
         checkpoints = await self._checkpoints_at(runtime, position)
@@ -174,10 +174,3 @@ class CaptureOperations(OperationGroup):
     def _put_runs(self, hub: Hub, runs: Sequence[CaptureRun]) -> None:
         capture = msgspec.structs.replace(hub.capture, runs=[*runs])
         self._catalog.put_hub(hub.replace_capture(capture))
-
-    def _hubs(self) -> Sequence[Hub]:
-        return [
-            hub
-            for namespace in self._catalog.namespaces()
-            for hub in self._catalog.hubs(namespace.name)
-        ]

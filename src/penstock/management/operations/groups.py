@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.broker import HubRuntime
+from penstock.broker.hub import HubRuntime
 from penstock.broker.lag import LagRow
+from penstock.catalog.api import require_entity
 from penstock.formats.positions import parse_log_position
 from penstock.management.errors import GroupInUse
 from penstock.management.operations.base import (
@@ -24,7 +25,6 @@ from penstock.management.router import RouteTable
 from penstock.model import names
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.entities import ConsumerGroup, Hub
-from penstock.model.errors import NotFound
 
 # Event processors renew their leases every 10 to 30 seconds. An older lease without a connected
 # reader belongs to a processor that has ended.
@@ -102,7 +102,7 @@ class ConsumerGroupOperations(OperationGroup):
             self._context.broker.hub(namespace, entity.name)  # a hub that is not open has no row
             if group is not None and hub is not None:
                 self._group(namespace, hub, group)
-        rows = await self._context.lag.measure(namespace, hub)
+        rows = await self._context.measure_lag(namespace, hub)
         if group is None:
             return rows
         return [row for row in rows if names.fold_name(row.group) == names.fold_name(group)]
@@ -177,7 +177,4 @@ class ConsumerGroupOperations(OperationGroup):
                 )
 
     def _group(self, namespace: str, hub: str, name: str) -> ConsumerGroup:
-        group = self._catalog.group(namespace, hub, name)
-        if group is None:
-            raise NotFound(f"The consumer group '{names.quote_text(name)}' does not exist.")
-        return group
+        return require_entity(self._catalog.group(namespace, hub, name), "consumer group", name)

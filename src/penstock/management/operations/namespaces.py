@@ -10,16 +10,8 @@ import msgspec
 from penstock.management import resources as arm
 from penstock.management.operations.base import OperationGroup
 from penstock.management.permissions import Action
-from penstock.model import limits, names, quotas
+from penstock.model import errors, limits, names, quotas
 from penstock.model.entities import Namespace, Right, Tier
-from penstock.model.errors import (
-    AlreadyExists,
-    ArgumentError,
-    ArgumentOutOfRange,
-    NotAllowed,
-    NotFound,
-    PenstockError,
-)
 
 DEFAULT_SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 DEFAULT_RESOURCE_GROUP = "penstock"
@@ -68,22 +60,25 @@ class NamespaceOperations(OperationGroup):
         self._permit(Action.NAMESPACE_READ, name)
         namespace = self._namespace(name)
         if scope is not None and not is_at(namespace, scope):
-            raise NotFound(
+            raise errors.NotFound(
                 f"The namespace '{names.quote_text(name)}' does not exist in the resource group "
                 f"'{names.quote_text(scope.resource_group)}'."
             )
         return namespace
 
-    def check_name(self, name: str) -> tuple[str, str] | None:
-        """None when a namespace of this name can be created, else Azure's reason and a text."""
+    def check_name(self, name: str) -> arm.NameAvailability:
+        """Whether a namespace of this name can be created, with Azure's reason."""
         self._permit(Action.NAMESPACE_READ)
         try:
             names.namespace_name(name)
-        except PenstockError as error:
-            return "InvalidName", str(error)
+        except errors.PenstockError as error:
+            return arm.NameAvailability(
+                name_available=False, reason="InvalidName", message=str(error)
+            )
         if self._catalog.namespace(name) is not None:
-            return "NameInUse", f"The namespace '{names.quote_text(name)}' exists already."
-        return None
+            text = f"The namespace '{names.quote_text(name)}' exists already."
+            return arm.NameAvailability(name_available=False, reason="NameInUse", message=text)
+        return arm.NameAvailability(name_available=True)
 
     def put(
         self, name: str, body: arm.NamespaceBody, scope: ResourceScope | None = None
@@ -103,13 +98,15 @@ class NamespaceOperations(OperationGroup):
             new = self._create(name, body, scope or ResourceScope())
         else:
             if scope is not None and not is_at(old, scope):
-                raise AlreadyExists(
+                raise errors.AlreadyExists(
                     f"The namespace '{names.quote_text(name)}' exists already in another resource "
                     "group: its name is a host name, which exists only once."
                 )
             new = self._apply_request(old, body)
         if old is None or msgspec.structs.replace(new, updated_ms=old.updated_ms) != old:
-            self._catalog.put_namespace(new, audit=self._entry(action, _describe_namespace(new)))
+            units = "unlimited" if new.throughput_units is None else new.throughput_units
+            text = f"{new.name}: {sku_of(new)}, {units} throughput units"
+            self._catalog.put_namespace(new, audit=self._entry(action, text))
         if old is None:
             self._catalog.put_rule(self._new_rule(new.name, None, names.ROOT_RULE, Right.ALL))
         return self._namespace(name), old is None
@@ -161,7 +158,7 @@ class NamespaceOperations(OperationGroup):
         if stored:
             metadata["properties"] = old.metadata.get("properties", {}) | stored
         if properties.limits not in (None, old.limits.value):
-            raise NotAllowed(
+            raise errors.NotAllowed(
                 f"limits is '{names.quote_text(properties.limits)}': the namespace has the limits "
                 f"'{old.limits.value}'. They are set in the configuration of the service."
             )
@@ -180,9 +177,9 @@ def _check_supported(body: arm.NamespaceBody, values: Mapping[str, Any]) -> None
     """Raises NotAllowed for properties, by their names on the wire, that are not implemented."""
     for name, allowed, text in _REFUSED_PROPERTIES:
         if values.get(name) and values[name] not in allowed:
-            raise NotAllowed(f"{name} {text}")
+            raise errors.NotAllowed(f"{name} {text}")
     if (body.identity or {}).get("type") not in (None, "None"):
-        raise NotAllowed(
+        raise errors.NotAllowed(
             "identity is not supported: a namespace has no managed identity. The credentials of "
             "Capture's destinations are in the configuration of the service."
         )
@@ -229,7 +226,7 @@ def _units(
     if number is None and isinstance(units, int) and units != old.throughput_units:
         number = units
     if number == 0:
-        raise ArgumentOutOfRange(
+        raise errors.ArgumentOutOfRange(
             f"sku.capacity is 0: {quotas.UNITS_TEXT} are allowed. 0 is reported for unlimited "
             "throughput units; to request them, set properties.throughputUnits to 'unlimited'."
         )
@@ -243,13 +240,11 @@ def _maximum_units(
 ) -> int | None:
     """The maximum of auto-inflate, None when it is off; `units` is the new number of units. Azure's
     clients write 0 and off together. Stored values that a request repeats are not checked again."""
-    requested, auto_inflate = (
-        properties.maximum_throughput_units,
-        properties.is_auto_inflate_enabled,
-    )
+    requested = properties.maximum_throughput_units
+    auto_inflate = properties.is_auto_inflate_enabled
     if auto_inflate is False:
         if requested and requested != old.maximum_throughput_units:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"maximumThroughputUnits is {requested} and isAutoInflateEnabled is "
                 "false: set isAutoInflateEnabled to true, or leave the maximum out."
             )
@@ -259,19 +254,19 @@ def _maximum_units(
         maximum = requested or None
     if maximum is None:
         if auto_inflate:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 "isAutoInflateEnabled is true without maximumThroughputUnits: name the number of "
                 "units up to which they may be raised."
             )
         return None
     if old.maximum_throughput_units is None and not auto_inflate:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"maximumThroughputUnits is {maximum} and auto-inflate is off: set "
             "isAutoInflateEnabled to true as well."
         )
     is_repeated = (maximum, units) == (old.maximum_throughput_units, old.throughput_units)
     if units is not None and maximum < units and not is_repeated:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"The auto-inflate maximum is {maximum}, below the {units} units of the "
             f"namespace: give a maximum of at least {units}, or switch auto-inflate off."
         )
@@ -281,7 +276,7 @@ def _maximum_units(
 def _check_sku(text: str) -> str:
     sku = SKUS.get(text.lower())
     if sku is None:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"sku.name is '{names.quote_text(text)}': {', '.join(SKUS.values())} are allowed."
         )
     return sku
@@ -289,7 +284,7 @@ def _check_sku(text: str) -> str:
 
 def _check_part(what: str, text: str, most: int = 90) -> str:
     if not 1 <= len(text) <= most or not text.isprintable() or "/" in text:
-        raise ArgumentError(
+        raise errors.ArgumentError(
             f"The {what} '{names.quote_text(text)}' is invalid: "
             f"1 to {most} printable characters without a slash are allowed."
         )
@@ -302,7 +297,7 @@ def _check_location(old: Namespace, text: str) -> str:
     location = _check_part("location", text, _LOCATION_MAX)
     stored = old.metadata.get("location", location)
     if names.fold_name(stored.replace(" ", "")) != names.fold_name(location.replace(" ", "")):
-        raise AlreadyExists(
+        raise errors.AlreadyExists(
             f"The namespace '{old.name}' exists already in the location "
             f"'{names.quote_text(stored)}': it cannot move to '{names.quote_text(location)}'."
         )
@@ -312,17 +307,11 @@ def _check_location(old: Namespace, text: str) -> str:
 def _check_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """The limits are those of Resource Manager."""
     if len(tags) > _TAGS_MAX:
-        raise ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
+        raise errors.ArgumentError(f"There are {len(tags)} tags: at most {_TAGS_MAX} are allowed.")
     for name, value in tags.items():
         if not 1 <= len(name) <= _TAG_NAME_MAX or len(value) > _TAG_VALUE_MAX:
-            raise ArgumentError(
+            raise errors.ArgumentError(
                 f"The tag '{names.quote_text(name)}' is invalid: a name of 1 to {_TAG_NAME_MAX} "
                 f"and a value of at most {_TAG_VALUE_MAX} characters are allowed."
             )
     return dict(tags)
-
-
-def _describe_namespace(namespace: Namespace) -> str:
-    units = namespace.throughput_units
-    text = "unlimited" if units is None else units
-    return f"{namespace.name}: {sku_of(namespace)}, {text} throughput units"

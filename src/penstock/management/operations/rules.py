@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.catalog.api import require_entity
 from penstock.management.operations.base import OperationGroup, format_path
 from penstock.management.permissions import Action
-from penstock.management.resources import KeyType
+from penstock.management.resources import KeyType, RegenerateBody
 from penstock.model import limits, names
 from penstock.model.entities import AuthorizationRule, Right, Secret
-from penstock.model.errors import ArgumentError, NotFound
+from penstock.model.errors import ArgumentError
 
 
 class AuthorizationRuleOperations(OperationGroup):
@@ -59,23 +60,18 @@ class AuthorizationRuleOperations(OperationGroup):
         return rule
 
     def regenerate(
-        self,
-        namespace: str,
-        hub: str | None,
-        name: str,
-        key_type: KeyType,
-        key: Secret | None = None,
+        self, namespace: str, hub: str | None, name: str, body: RegenerateBody
     ) -> AuthorizationRule:
-        """Replace a key by `key`, or by a random one. Links that were authorized by the old key are
-        closed; those that use the other key stay open. Raises ArgumentError for a key that is weak
-        or that would break a connection string."""
+        """Replace a key by the given one, or by a random one. Links that were authorized by the old
+        key are closed; those that use the other key stay open. Raises ArgumentError for a key that
+        is weak or that would break a connection string."""
         self._permit(Action.KEYS_REGENERATE, namespace, hub, name)
         rule = self._rule(namespace, hub, name)
-        new_key = self._context.new_key() if key is None else _check_key(key)
-        field = "primary_key" if key_type is KeyType.PRIMARY else "secondary_key"
+        new_key = self._context.new_key() if body.key is None else _check_key(body.key)
+        field = "primary_key" if body.key_type is KeyType.PRIMARY else "secondary_key"
         change = {field: new_key, "updated_ms": self._now_ms()}
         self._catalog.put_rule(msgspec.structs.replace(rule, **change))
-        self._record(Action.KEYS_REGENERATE, f"{_path(rule)}: {key_type}")
+        self._record(Action.KEYS_REGENERATE, f"{_path(rule)}: {body.key_type}")
         return self._rule(namespace, hub, name)
 
     def _parent(self, namespace: str, hub: str | None) -> None:
@@ -86,15 +82,11 @@ class AuthorizationRuleOperations(OperationGroup):
 
     def _rule(self, namespace: str, hub: str | None, name: str) -> AuthorizationRule:
         self._parent(namespace, hub)
-        rule = self._catalog.rule(namespace, hub, name)
-        if rule is None:
-            raise NotFound(f"The authorization rule '{names.quote_text(name)}' does not exist.")
-        return rule
+        return require_entity(self._catalog.rule(namespace, hub, name), "authorization rule", name)
 
 
-def _check_key(key: Secret) -> Secret:
+def _check_key(text: str) -> Secret:
     """Raises ArgumentError, without the key in its text."""
-    text = key.reveal()
     problem = ""
     if not limits.SAS_KEY_SET_MIN <= len(text) <= limits.SAS_KEY_MAX:
         problem = f"has {len(text)} characters"
@@ -105,7 +97,7 @@ def _check_key(key: Secret) -> Secret:
             f"The given key {problem}: {limits.SAS_KEY_SET_MIN} to {limits.SAS_KEY_MAX} printable "
             "ASCII characters without ';' are allowed. Leave the key out to get a random one."
         )
-    return key
+    return Secret(text)
 
 
 def rights_texts(rights: Right) -> list[str]:

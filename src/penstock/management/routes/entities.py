@@ -34,7 +34,6 @@ from penstock.model.entities import (
     Hub,
     Namespace,
     Right,
-    Secret,
 )
 from penstock.model.errors import ArgumentError, NotFound
 
@@ -248,8 +247,7 @@ def list_keys(request: ApiRequest) -> arm.AccessKeys:
 @ROUTES.add("POST", f"{_HUB_RULE}/regenerateKeys", name="regenerate_hub_keys")
 def regenerate_keys(request: ApiRequest, body: arm.RegenerateBody) -> arm.AccessKeys:
     namespace, hub, name = request.path("hub", "rule")
-    key = None if body.key is None else Secret(body.key)
-    rule = request.operations.rules.regenerate(namespace, hub, name, body.key_type, key)
+    rule = request.operations.rules.regenerate(namespace, hub, name, body)
     return _access_keys(rule, request.endpoints.servicebus)
 
 

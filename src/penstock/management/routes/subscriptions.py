@@ -171,11 +171,7 @@ def list_operations(request: ApiRequest) -> list[dict[str, Any]]:
 
 @ROUTES.add("POST", f"{_PROVIDER}/checkNameAvailability")
 def check_name_availability(request: ApiRequest, body: NameRequest) -> NameAvailability:
-    refusal = request.operations.namespaces.check_name(body.name)
-    if refusal is None:
-        return NameAvailability(name_available=True)
-    reason, text = refusal
-    return NameAvailability(name_available=False, reason=reason, message=text)
+    return request.operations.namespaces.check_name(body.name)
 
 
 # --- resources that Azure has and Penstock does not: lists of them are empty ----------------------

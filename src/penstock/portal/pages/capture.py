@@ -25,7 +25,7 @@ from penstock.formats.quantities import (
     format_moment_with_age,
     format_size,
 )
-from penstock.management.client import EventHubResource
+from penstock.management.resources import EventHubResource
 from penstock.model.errors import ArgumentError
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el

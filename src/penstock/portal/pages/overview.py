@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.formats.quantities import format_count, format_integer, format_plural, format_size
-from penstock.management.client import EventHubResource, NamespaceResource
+from penstock.management.resources import EventHubResource, NamespaceResource
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page

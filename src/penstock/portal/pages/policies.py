@@ -9,7 +9,7 @@ from starlette.responses import Response
 from penstock.auth.sas import sign
 from penstock.client import parse_connection_string
 from penstock.formats.quantities import format_moment
-from penstock.management.client import AccessKeys, AuthorizationRuleResource
+from penstock.management.resources import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError

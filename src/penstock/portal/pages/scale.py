@@ -16,7 +16,7 @@ from penstock.formats.quantities import (
     format_plural,
     format_size,
 )
-from penstock.management.client import NamespaceResource
+from penstock.management.resources import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT

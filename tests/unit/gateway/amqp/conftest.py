@@ -43,10 +43,10 @@ from penstock.amqp.performatives import (
 )
 from penstock.amqp.session import Session
 from penstock.amqp.types import Described, Symbol
-from penstock.auth import Authority, sign
-from penstock.broker import Broker, ReaderView
-from penstock.catalog.api import CatalogChange
-from penstock.catalog.memory import MemoryCatalog
+from penstock.auth.sas import Authority, sign
+from penstock.broker.broker import Broker
+from penstock.broker.hub import ReaderView
+from penstock.catalog.api import Catalog, CatalogChange
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import Guard
@@ -323,7 +323,7 @@ class World:
     def __init__(self, new_logs: Callable[[Wake], Any] = MemoryLogStore) -> None:
         self.clock = ManualClock()
         self.loop = HandLoop(self.clock)
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self.logs = new_logs(self.loop.call_soon)
         self.put_namespace()
         self.put_hub(HUB)

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from penstock.amqp.message import DataBody, Message, decode_message
-from penstock.auth import Authority, sign
-from penstock.broker import Broker
-from penstock.catalog.memory import MemoryCatalog
+from penstock.auth.sas import Authority, sign
+from penstock.broker.broker import Broker
+from penstock.catalog.api import Catalog
 from penstock.gateway.http.publish import PublishEndpoint
 from penstock.log.api import AppendDone, PartitionLog
 from penstock.log.memory import MemoryLogStore
@@ -111,7 +111,7 @@ class World:
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self.catalog = MemoryCatalog()
+        self.catalog = Catalog()
         self.logs = ScriptedLogs(_soon)
         self.catalog.put_namespace(
             Namespace(name=NAMESPACE, created_ms=0, updated_ms=0, hosts=(HOST, "localhost"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.auth import sign
+from penstock.auth.sas import sign
 from penstock.gateway.guard import SLOT, ConnectionSlot, Guard
 from penstock.gateway.http import guarded
 from penstock.gateway.http.guarded import GuardedApplication

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.broker import HubRuntime
+from penstock.broker.hub import HubRuntime
 from penstock.model import limits
 from penstock.model.errors import PenstockError
 
