@@ -13,23 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.kernels._pure.decoded_event import (
-    TEXTS,
-    DecodedEvent,
-    Pairs,
-    decode_integer,
-    decode_text,
-    message_bounds,
-    open_event,
-)
-from penstock.kernels._pure.values import BOOLEAN, NULL, KernelError
+from penstock.kernels._pure.columns import message_bounds
+from penstock.kernels._pure.decoded_event import DecodedEvent, Pairs, decode_simple, open_event
+from penstock.kernels._pure.values import KernelError
 
 BUFFER_BYTES_MAX = 2**31 - 1  # Arrow's 32-bit offsets end there
 ROW_BYTES = 40  # two numbers, and where four texts and two maps end
 PAIR_BYTES = 8  # where its name and its value end
 
-_TRUE, _FALSE, _DOUBLE = 0x41, 0x42, 0x82
-_REAL = struct.Struct(">d")
 _US_MAX = 2**63 - 1
 
 
@@ -173,26 +164,17 @@ class ArrowColumnBuilder:
     def _texts(self, pairs: Pairs) -> list[tuple[bytes, bytes | None]]:
         return [(name, self._text(value)) for name, value in pairs]
 
-    def _text(self, value: bytes) -> bytes | None:
-        code = value[0]
-        if code in TEXTS:
-            text = decode_text(value)
-            return quote_json(text) if self._json else text
-        if code == NULL:
+    def _text(self, encoded: bytes) -> bytes | None:
+        value = decode_simple(encoded)
+        if isinstance(value, str):
+            return (_json.dumps(value, ensure_ascii=False) if self._json else value).encode()
+        if value is None:
             return b"null" if self._json else None
-        if code in (_TRUE, _FALSE) or code == BOOLEAN:
-            return b"true" if code == _TRUE or value[1:] == b"\x01" else b"false"
-        number = decode_integer(value)
-        if number is not None:
-            return b"%d" % number
-        if code == _DOUBLE and math.isfinite(real := _REAL.unpack_from(value, 1)[0]):
-            return repr(real).encode()
-        return self._other(value).encode()
-
-
-def quote_json(text: bytes) -> bytes:
-    """The UTF-8 text as a JSON string."""
-    return _json.dumps(text.decode(), ensure_ascii=False).encode()
+        if isinstance(value, bool):
+            return b"true" if value else b"false"
+        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            return repr(value).encode()
+        return self._other(encoded).encode()
 
 
 class _TextColumnBuilder:

@@ -11,6 +11,7 @@ import struct
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
+from penstock.kernels._pure.columns import message_bounds
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -23,20 +24,19 @@ from penstock.kernels._pure.messages import (
     annotations_section,
     service_annotations,
 )
-from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
+from penstock.kernels._pure.values import (
+    BINARY8,
+    BINARY32,
+    ELEMENTS_MAX,
+    KernelError,
+    KeyConflict,
+    variable_head,
+)
 
 _EVENTS_MAX = 65_536
 _BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, all events in canonical form
 _SINGLES_BYTES = 1024 * 1024  # a coalesced publication is closed once it is this long
 _SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # added to each, so that at most _EVENTS_MAX fit
-
-# A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
-_DATA8 = 0x005375A0
-_DATA32 = 0x005375B0
-_ONE_DATA8 = struct.Struct(">IB").unpack_from
-_ONE_DATA32 = struct.Struct(">II").unpack_from
-_EVENT_BYTES_MIN = 9  # such a head, and the shortest message: 00 53 77 40
-_HEAD8 = [b"\x00\x53\x75\xa0" + bytes((length,)) for length in range(256)]
 
 _NUMBER_MAX = 0x7FFFFFFF  # producer numbers are int32 and begin again at 0 (protocol.md 4.7)
 
@@ -84,12 +84,6 @@ def split_batch(
     if not 0 <= start <= end <= len(data):
         raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
     try:
-        envelope, first = leading_envelope(data, start, end, messages)
-        wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
-        if end - first <= bytes_max:
-            usual = _usual_batch(data, first, end, wanted)
-            if usual is not None and usual.count <= events_max:
-                return usual
         envelope, events = _outer(data, start, end, events_max, messages)
         wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
         return _assemble(data, events, wanted, bytes_max)
@@ -110,24 +104,14 @@ def split_singles(
     publication. A malformed message becomes a RefusedEvent. The order of messages is preserved, and
     the counts add up to their number.
     """
-    if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
-        raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
     split: list[Publication | RefusedEvent] = []
     run = _CoalescedSingles()
     wanted = _CanonicalForm(publisher, publisher, messages)
     seen = AnnotationsCache()
-    met = BARE if wanted.met_by(BARE) else None
-    pairs = iter(bounds)
-    for start, end in zip(pairs, pairs, strict=True):
+    for start, end in message_bounds(data, bounds):
         try:
             annotations = messages.inspect_message(data, start, end, seen)
-            if annotations is met:
-                message = data[start:end]
-            elif wanted.met_by(annotations):
-                message = data[start:end]
-                met = annotations
-            else:
-                message = wanted.apply(data, start, end, annotations)
+            message = wanted.apply(data, start, end, annotations)
         except KernelError as error:
             run.close(split)
             split.append(RefusedEvent(1, error))
@@ -194,7 +178,9 @@ class _CanonicalForm:
         )
 
     def apply(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
-        """The message rewritten for the log. Raises KeyConflict."""
+        """The message as it is stored. Raises KeyConflict."""
+        if self.met_by(annotations):
+            return data[start:end]
         if self.publisher is not None and annotations.key not in (None, self.publisher):
             raise KeyConflict(
                 f"the event at byte {start} has another partition key than its publisher's name"
@@ -241,9 +227,8 @@ class _CoalescedSingles:
         self.last = annotations if stamp is None else None
 
     def add(self, message: bytes) -> None:
-        length = len(message)
-        self.parts += _HEAD8[length] if length <= 0xFF else _data_head(length), message
-        self.size += length + _SINGLE_BYTES_MIN
+        self.parts += _data_head(len(message)), message
+        self.size += len(message) + _SINGLE_BYTES_MIN
         self.count += 1
 
     def close(self, split: list[Publication | RefusedEvent]) -> None:
@@ -272,38 +257,6 @@ def leading_envelope(
         else:
             position = messages.check_section(data, code, first, end, budget)
     return annotations, position
-
-
-def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> Publication | None:
-    """The batch as one slice if it consists of events that can be stored as they are, else None."""
-    position, count = first, 0
-    key = wanted.key
-    seen = AnnotationsCache()
-    met = BARE if wanted.met_by(BARE) else None
-    while position < end:
-        if position + _EVENT_BYTES_MIN > end:
-            return None
-        head, length = _ONE_DATA8(data, position)
-        event = position + 5
-        if head == _DATA32:
-            length = _ONE_DATA32(data, position)[1]
-            event = position + 8
-        elif head != _DATA8:
-            return None
-        position = event + length
-        if position > end:
-            return None
-        annotations = wanted.messages.inspect_message(data, event, position, seen)
-        if annotations is not met:
-            if annotations.producer is not None or not wanted.met_by(annotations):
-                return None
-            met = annotations
-        if not count:
-            key = annotations.key
-        count += 1
-    if position != end or not count:
-        return None
-    return Publication(data[first:end], count, key, None)
 
 
 def _outer(
@@ -370,12 +323,10 @@ def _assemble(
             key = annotations.key if key is None else key
         elif producer is not None:
             producer = _extend_run(producer, annotations.producer)
-        if not wanted.met_by(annotations):
-            sections.put(wanted.apply(data, first, stop, annotations))
-        elif outer < 0:
-            sections.put(data[first:stop])
-        else:
+        if outer >= 0 and wanted.met_by(annotations):
             sections.keep(outer, stop)
+        else:
+            sections.put(wanted.apply(data, first, stop, annotations))
     return Publication(sections.join(), len(events) // 3, key, producer)
 
 
@@ -422,9 +373,7 @@ class _SectionWriter:
 
 
 def _data_head(length: int) -> bytes:
-    if length <= 0xFF:
-        return _HEAD8[length]
-    return b"\x00\x53\x75\xb0" + length.to_bytes(4, "big")
+    return b"\x00\x53\x75" + variable_head(BINARY8, length)
 
 
 def _begin_run(stamp: _Stamp) -> _Run:
