@@ -13,7 +13,8 @@ from pathlib import Path
 
 from penstock.catalog.offline import hub_names
 from penstock.checkpoints.sqlite_file import read_checkpoints_offline
-from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
+from penstock.log.embedded.segment import SegmentHeader
+from penstock.log.embedded.verify import DumpedRecord, dump_segment
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.certificates import (
     CertificateValidity,
@@ -190,7 +191,7 @@ def _find_last_sequence(directory: Path, *, at_least: int) -> int | None:
     last = -1
     try:
         for item in dump_segment(newest):
-            if isinstance(item, DumpedSegment):
+            if isinstance(item, SegmentHeader):
                 last = item.first_sequence - 1
             elif isinstance(item, DumpedRecord):
                 last = item.first_sequence + item.count - 1

@@ -79,12 +79,13 @@ def dump(
     Examples:
         penstock log dump penstock-data/log/HUB_ID/0/00000000000000000000.log
     """
-    from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
+    from penstock.log.embedded.segment import SegmentHeader
+    from penstock.log.embedded.verify import DumpedRecord, dump_segment
 
     rows: list[dict[str, object]] = []
     is_damaged = False
     for item in dump_segment(segment):
-        if isinstance(item, DumpedSegment):
+        if isinstance(item, SegmentHeader):
             print_message(
                 f"partition {item.partition}, from offset {item.base_offset}, "
                 f"sequence number {item.first_sequence}"

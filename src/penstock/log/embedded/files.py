@@ -11,9 +11,11 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from penstock.io.files import fsync_directory
 
 _FALLOC_FL_KEEP_SIZE = 1
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
@@ -106,7 +108,10 @@ class OsFiles:
         _fdatasync(fd)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        _allocate(fd, position, size)
+        # Reserving is an optimization: a file system that does not support it is no error.
+        code = 0 if _FALLOCATE is None else _FALLOCATE(fd, position, size)
+        if code and code not in _NOT_SUPPORTED:
+            raise OSError(code, os.strerror(code))
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
@@ -132,11 +137,19 @@ class OsFiles:
         path.rmdir()
 
     def fsync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fsync_directory(path)
+
+
+@contextlib.contextmanager
+def open_file(
+    files: Files, path: Path, *, create: bool = False, write: bool = True
+) -> Iterator[int]:
+    """Open a file for the `with` block, which gets its descriptor."""
+    fd = files.open(path, create=create, write=write)
+    try:
+        yield fd
+    finally:
+        files.close(fd)
 
 
 def write_all(files: Files, fd: int, buffers: Sequence[bytes], position: int) -> None:
@@ -154,17 +167,10 @@ def write_all(files: Files, fd: int, buffers: Sequence[bytes], position: int) ->
 def read_small_file(files: Files, path: Path, bytes_max: int) -> bytes | None:
     """The content of a file; None if it is missing, unreadable or larger than `bytes_max`."""
     try:
-        fd = files.open(path, write=False)
+        with open_file(files, path, write=False) as fd:
+            return files.pread(fd, bytes_max, 0) if files.size(fd) <= bytes_max else None
     except OSError:
         return None
-    try:
-        if files.size(fd) > bytes_max:
-            return None
-        return files.pread(fd, bytes_max, 0)
-    except OSError:
-        return None
-    finally:
-        files.close(fd)
 
 
 def unlink_if_exists(files: Files, path: Path) -> None:
@@ -175,14 +181,11 @@ def unlink_if_exists(files: Files, path: Path) -> None:
 def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = False) -> None:
     """Replace a file atomically. A derived file need not be flushed: it can be rebuilt."""
     temporary = path.with_name(path.name + ".new")
-    fd = files.open(temporary, create=True)
-    try:
+    with open_file(files, temporary, create=True) as fd:
         files.truncate(fd, 0)
         write_all(files, fd, [content], 0)
         if flush:
             files.fdatasync(fd)
-    finally:
-        files.close(fd)
     files.rename(temporary, path)
 
 
@@ -211,12 +214,3 @@ def _find_fallocate() -> Callable[[int, int, int], int] | None:
 
 _FALLOCATE = _find_fallocate()
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-
-
-def _allocate(fd: int, position: int, size: int) -> None:
-    """Reserving is an optimization: a file system that does not support it is no error."""
-    if _FALLOCATE is None:
-        return
-    code = _FALLOCATE(fd, position, size)
-    if code and code not in _NOT_SUPPORTED:
-        raise OSError(code, os.strerror(code))

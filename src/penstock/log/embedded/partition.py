@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
 from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
 from penstock.log.embedded.committer import Committer
@@ -102,12 +104,7 @@ class EmbeddedPartition:
             self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
         )
         header = encode_record_header(
-            batch,
-            first_sequence=self._next_sequence,
-            base_offset=self._next_offset,
-            enqueued_ms=self._appended_ms,
-            flushed_offset=self._flushed_offset,
-            salt=self._salt,
+            numbered, batch.producer, flushed_offset=self._flushed_offset, salt=self._salt
         )
         size = RECORD_HEADER_BYTES + len(batch.sections)
         self._next_sequence += batch.count
@@ -189,9 +186,7 @@ class EmbeddedPartition:
             return ()
         view = self._view
         assert count < len(view.segments)
-        self._view = CommittedView(
-            view.segments[count:], view.end_offset, view.next_sequence, view.newest_ms
-        )
+        self._view = msgspec.structs.replace(view, segments=view.segments[count:])
         self._tail_cache.drop_before(view.segments[count].header.first_sequence)
         return view.segments[:count]
 
@@ -218,13 +213,9 @@ class EmbeddedPartition:
 
     def _advance_view(self, outcome: WriteOutcome) -> None:
         view = self._view
-        segments = (
-            (*view.segments, *outcome.new_segments) if outcome.new_segments else view.segments
-        )
+        segments = view.segments + tuple(outcome.new_segments)
         if not outcome.committed:
-            self._view = CommittedView(
-                segments, view.end_offset, view.next_sequence, view.newest_ms
-            )
+            self._view = msgspec.structs.replace(view, segments=segments)
             return
         newest = outcome.committed[-1].batch
         end_offset = newest.base_offset + outcome.committed[-1].size

@@ -41,7 +41,7 @@ import msgspec
 
 from penstock.log.api import AppendDone
 from penstock.log.embedded.file_handles import FileHandle, FileHandleCache
-from penstock.log.embedded.files import Files, replace_file, write_all
+from penstock.log.embedded.files import Files, open_file, replace_file, write_all
 from penstock.log.embedded.index import LogMark, SparseIndex
 from penstock.log.embedded.partition_loader import LoadedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
@@ -428,14 +428,11 @@ class PartitionWriter:
 
     def _write_header(self, segment: Segment) -> None:
         files = self._files
-        fd = files.open(segment.path, create=True)
-        try:
+        with open_file(files, segment.path, create=True) as fd:
             # The file may be left from a failed roll; nothing was acknowledged from this offset on.
             files.truncate(fd, 0)
             write_all(files, fd, [segment.header.encode()], 0)
             files.fdatasync(fd)
-        finally:
-            files.close(fd)
 
     def _remove_unfinished(self, segment: Segment, cause: Exception) -> None:
         """The removal need not be durable: a file that returns after a power failure is recognized
