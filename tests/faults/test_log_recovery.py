@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from penstock.log.embedded import partition_loader
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
 from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryAction, find_rule
@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 DEADLINE_S = 20
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     def fdatasync(self, fd: int) -> None:
         pass
 

@@ -16,13 +16,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from penstock.kernels._pure.columns import message_bounds
-from penstock.kernels._pure.decoded_event import (
-    PARTITION_KEY,
-    DecodedEvent,
-    Pairs,
-    decode_simple,
-    open_event,
-)
+from penstock.kernels._pure.decoded_event import DecodedEvent, Pairs, decode_simple, open_event
+from penstock.kernels._pure.messages import KEY
 from penstock.kernels._pure.values import KernelError
 
 BLOCK_BYTES_MAX = 2**31 - 1  # readers of Avro keep a block's size in an int
@@ -93,11 +88,11 @@ class AvroRecordWriter:
             encode_bytes(b"x-opt-enqueued-time") + _LONG + encode_long(time),
         ]
         if event.partition_key is not None:
-            system.append(encode_bytes(PARTITION_KEY) + _STRING + encode_bytes(event.partition_key))
+            system.append(encode_bytes(KEY) + _STRING + encode_bytes(event.partition_key))
         own = [
             pair
             for pair in event.annotations + event.fields
-            if pair[0] != PARTITION_KEY or event.partition_key is None
+            if pair[0] != KEY or event.partition_key is None
         ]
         return b"".join(
             (

@@ -9,26 +9,17 @@ import struct
 
 import msgspec
 
-from penstock.kernels._pure import values
+from penstock.kernels._pure import messages, values
 from penstock.kernels._pure.columns import decode_events, split_map
-from penstock.kernels._pure.messages import PROPERTIES_FIELDS, SEQUENCE, VALUE, read_section_code
+from penstock.kernels._pure.messages import SEQUENCE, VALUE, read_section_code
 from penstock.kernels._pure.values import KernelError, variable_content
 
 Pairs = list[tuple[bytes, bytes]]
 """Names as text, and encoded values."""
 
 # Annotations of every event, which have columns of their own.
-PLACE = frozenset(
-    (
-        b"x-opt-sequence-number",
-        b"x-opt-sequence-number-epoch",
-        b"x-opt-offset",
-        b"x-opt-enqueued-time",
-    )
-)
-PARTITION_KEY = b"x-opt-partition-key"
-PUBLISHER = b"x-opt-publisher"
-FIELDS = tuple(name.encode() for name, _ in PROPERTIES_FIELDS)
+PLACE = messages.OWNED - {messages.PUBLISHER}
+FIELDS = tuple(name.encode() for name, _ in messages.PROPERTIES_FIELDS)
 _TEXTS = values.STRINGS + bytes((values.SYMBOL8, values.SYMBOL32))
 _BINARIES = bytes((values.BINARY8, values.BINARY32))
 _TRUE, _FALSE, _DOUBLE = 0x41, 0x42, 0x82
@@ -61,8 +52,8 @@ def open_event(data: bytes, start: int, end: int) -> DecodedEvent:
             columns.sequence_numbers[0],
             columns.enqueued_ms[0],
             columns.offsets[0].encode(),
-            _find_string(annotations, PARTITION_KEY),
-            _find_string(annotations, PUBLISHER),
+            _find_string(annotations, messages.KEY),
+            _find_string(annotations, messages.PUBLISHER),
             _name_pairs(columns.properties[0]),
             [pair for pair in annotations if pair[0] not in PLACE],
             _fields(columns.message_properties[0]),

@@ -27,10 +27,12 @@ PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
 DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
 
 PARTITION_KEY_MAX = 128  # characters (protocol.md 4.5)
-SEEN_ELEMENTS_MAX = 1_000  # so that a usual message never exceeds ELEMENTS_MAX
+SEEN_ELEMENTS_MAX = (
+    1_000  # in an AnnotationsCache, so that a usual message never exceeds ELEMENTS_MAX
+)
 
 KEY = b"x-opt-partition-key"
-_PUBLISHER = b"x-opt-publisher"
+PUBLISHER = b"x-opt-publisher"
 _PRODUCER_ID = b"com.microsoft:producer-id"
 _PRODUCER_EPOCH = b"com.microsoft:producer-epoch"
 _PRODUCER_NUMBER = b"com.microsoft:producer-sequence-number"
@@ -81,7 +83,7 @@ OWNED = frozenset(
         b"x-opt-sequence-number-epoch",
         b"x-opt-offset",
         b"x-opt-enqueued-time",
-        _PUBLISHER,
+        PUBLISHER,
     )
 )
 KNOWN = OWNED | {KEY, _PRODUCER_ID, _PRODUCER_EPOCH, _PRODUCER_NUMBER}
@@ -120,7 +122,8 @@ EMPTY = Annotations(canonical=False)  # a message without a section: stored with
 
 
 class AnnotationsCache:
-    """The last annotations section and what it said: in a batch with a key all are the same."""
+    """The last annotations section and what it said: in a batch with a key all are the same. Only
+    the compiled implementation uses it."""
 
     __slots__ = ("annotations", "section")
 
@@ -197,7 +200,7 @@ def service_annotations(key: str | None, publisher: str | None) -> tuple[int, by
             values.STRING8, key.encode()
         )
     if publisher is not None:
-        pairs += values.encode_variable(SYMBOL8, _PUBLISHER)
+        pairs += values.encode_variable(SYMBOL8, PUBLISHER)
         pairs += values.encode_variable(values.STRING8, publisher.encode())
     return 2 * ((key is not None) + (publisher is not None)), pairs
 
@@ -269,7 +272,7 @@ def judge_annotations(
             key = values.read_string(data[start:stop])
             # Not a string: it does not route (protocol.md 4.5), and GO and JAVA die of it (5.4).
             canonical = canonical and key is not None
-        elif name == _PUBLISHER:
+        elif name == PUBLISHER:
             publisher = values.read_string(data[start:stop])
             canonical = canonical and publisher is not None
         elif name in OWNED:

@@ -10,13 +10,8 @@ from __future__ import annotations
 
 import struct
 
-from penstock.kernels._pure.values import (
-    BINARY8,
-    STRING8,
-    KernelError,
-    encode_map,
-    encode_variable,
-)
+from penstock.kernels._pure import values
+from penstock.kernels._pure.values import KernelError, encode_variable
 
 EVENT_BYTES_MAX = 64 * 1024 * 1024  # far above any publication; lengths stay within 32 bits
 
@@ -50,11 +45,11 @@ def append_event(
         if encoded is None:
             return False
         parts += _APPLICATION_PROPERTIES, encoded
-    parts += _DATA, encode_variable(BINARY8, body)
+    parts += _DATA, encode_variable(values.BINARY8, body)
     message = b"".join(parts)
     if len(message) > EVENT_BYTES_MAX:
         return False
-    out += _DATA + encode_variable(BINARY8, message)
+    out += _DATA + encode_variable(values.BINARY8, message)
     return True
 
 
@@ -94,8 +89,8 @@ def append_bodies(
         if number_at >= 0:
             numbered = (number + row - first) % _NUMBERS
             own = annotations[:number_at] + _PACK_U32(numbered) + annotations[number_at + 4 :]
-        message = own + _DATA + encode_variable(BINARY8, bytes(data[begin:end]))
-        section = _DATA + encode_variable(BINARY8, message)
+        message = own + _DATA + encode_variable(values.BINARY8, bytes(data[begin:end]))
+        section = _DATA + encode_variable(values.BINARY8, message)
         if len(out) + len(section) > size_max:
             break
         starts.append(len(out) + len(section) - len(message))
@@ -108,7 +103,7 @@ def _encode_map(properties: dict[str, object]) -> bytes | None:
     for key, value in properties.items():
         if type(key) is not str or not _append(parts, key) or not _append(parts, value):
             return None
-    return encode_map(2 * len(properties), bytes(parts))
+    return values.encode_map(2 * len(properties), bytes(parts))
 
 
 def _append(out: bytearray, value: object) -> bool:
@@ -120,7 +115,7 @@ def _append(out: bytearray, value: object) -> bool:
             text = value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        out += encode_variable(STRING8, text)
+        out += encode_variable(values.STRING8, text)
     elif kind is int:
         assert isinstance(value, int)
         if value not in _LONG:
@@ -135,7 +130,7 @@ def _append(out: bytearray, value: object) -> bool:
         out += _PACK_DOUBLE(0x82, value)
     elif kind is bytes:
         assert isinstance(value, bytes)
-        out += encode_variable(BINARY8, value)
+        out += encode_variable(values.BINARY8, value)
     else:
         return False
     return True

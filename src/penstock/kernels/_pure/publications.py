@@ -1,7 +1,6 @@
 """From transfers to publications: check every event and bring it into canonical form.
 
-Most clients send canonical messages. A batch of these is one slice of the bytes that arrived, and
-nothing is built per event. The general path handles everything else.
+Most clients send canonical messages, which are stored as they arrived; all others are rewritten.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import struct
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
+from penstock.kernels._pure import values
 from penstock.kernels._pure.columns import message_bounds
 from penstock.kernels._pure.messages import (
     BARE,
@@ -24,14 +24,7 @@ from penstock.kernels._pure.messages import (
     annotations_section,
     service_annotations,
 )
-from penstock.kernels._pure.values import (
-    BINARY8,
-    BINARY32,
-    ELEMENTS_MAX,
-    KernelError,
-    KeyConflict,
-    variable_head,
-)
+from penstock.kernels._pure.values import ELEMENTS_MAX, KernelError, KeyConflict
 
 _EVENTS_MAX = 65_536
 _BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, all events in canonical form
@@ -133,9 +126,9 @@ def count_metered_events(sections: bytes, step: int) -> int:
     end = len(sections)
     while position < end:
         left = end - position
-        if left >= 5 and sections[position + 3] == BINARY8:
+        if left >= 5 and sections[position + 3] == values.BINARY8:
             size, head = sections[position + 4], 5
-        elif left >= 8 and sections[position + 3] == BINARY32:
+        elif left >= 8 and sections[position + 3] == values.BINARY32:
             size, head = int.from_bytes(sections[position + 4 : position + 8], "big"), 8
         else:
             raise KernelError(f"the stored event at byte {position} is damaged")
@@ -282,10 +275,10 @@ def _outer(
         code, first = messages.read_section_code(data, position, end)
         if code == DATA:
             canonical = first == position + 3
-            if data[first] not in (BINARY8, BINARY32):
+            if data[first] not in (values.BINARY8, values.BINARY32):
                 raise KernelError(f"an event's data section without binary at byte {first}")
             stop = messages.check_section(data, code, first, end, [1])
-            head = 2 if data[first] == BINARY8 else 5
+            head = 2 if data[first] == values.BINARY8 else 5
             events += (position if canonical else -1), first + head, stop
         else:
             _check_envelope_code(code, codes)
@@ -312,7 +305,8 @@ def _assemble(
 ) -> Publication:
     """Check each event, rewrite those that are not canonical, and join all."""
     seen = AnnotationsCache()
-    sections = _SectionWriter(data, bytes_max)
+    parts: list[bytes] = []
+    size = 0
     key = wanted.key
     producer: _Run = None
     numbers = iter(events)
@@ -324,56 +318,20 @@ def _assemble(
         elif producer is not None:
             producer = _extend_run(producer, annotations.producer)
         if outer >= 0 and wanted.met_by(annotations):
-            sections.keep(outer, stop)
+            parts.append(data[outer:stop])
+            size += stop - outer
         else:
-            sections.put(wanted.apply(data, first, stop, annotations))
-    return Publication(sections.join(), len(events) // 3, key, producer)
-
-
-class _SectionWriter:
-    """Builds consecutive data sections from slices of `data` that are as long as possible."""
-
-    __slots__ = ("_bytes_max", "_data", "_parts", "_pending", "_reached", "_size")
-
-    def __init__(self, data: bytes, bytes_max: int) -> None:
-        self._data = data
-        self._bytes_max = bytes_max
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._pending = self._reached = 0  # data[_pending:_reached] has not been copied yet
-
-    def keep(self, start: int, stop: int) -> None:
-        """Add a data section of `data` as it is."""
-        if start != self._reached:
-            self._flush()
-            self._pending = start
-        self._reached = stop
-
-    def put(self, message: bytes) -> None:
-        """Add a rewritten message."""
-        self._flush()
-        self._parts += _data_head(len(message)), message
-        self._grow(len(message) + 8)
-
-    def join(self) -> bytes:
-        self._flush()
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
-    def _flush(self) -> None:
-        if self._pending < self._reached:
-            self._parts.append(self._data[self._pending : self._reached])
-            self._grow(self._reached - self._pending)
-        self._pending = self._reached
-
-    def _grow(self, length: int) -> None:
+            message = wanted.apply(data, first, stop, annotations)
+            parts += _data_head(len(message)), message
+            size += len(message) + 8
         # Publisher and key can turn a few bytes into hundreds: check before the parts are joined.
-        self._size += length
-        if self._size > self._bytes_max:
-            raise KernelError(f"the batch exceeds {self._bytes_max} bytes in canonical form")
+        if size > bytes_max:
+            raise KernelError(f"the batch exceeds {bytes_max} bytes in canonical form")
+    return Publication(b"".join(parts), len(events) // 3, key, producer)
 
 
 def _data_head(length: int) -> bytes:
-    return b"\x00\x53\x75" + variable_head(BINARY8, length)
+    return b"\x00\x53\x75" + values.variable_head(values.BINARY8, length)
 
 
 def _begin_run(stamp: _Stamp) -> _Run:

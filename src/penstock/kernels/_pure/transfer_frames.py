@@ -20,13 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.kernels._pure import values
-from penstock.kernels._pure.messages import (
-    DELIVERY_ANNOTATIONS,
-    HEADER,
-    MESSAGE_ANNOTATIONS,
-    annotations_section,
-)
+from penstock.kernels._pure import messages, values
 from penstock.kernels._pure.values import KernelError
 
 _DATA8 = b"\x00\x53\x75\xa0"
@@ -47,9 +41,9 @@ _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
 _OWNED_COUNT = 8
 
 _KINDS = {
-    HEADER: (values.LIST0, values.LIST8, values.LIST32),
-    DELIVERY_ANNOTATIONS: (values.MAP8, values.MAP32),
-    MESSAGE_ANNOTATIONS: (values.MAP8, values.MAP32),
+    messages.HEADER: (values.LIST0, values.LIST8, values.LIST32),
+    messages.DELIVERY_ANNOTATIONS: (values.MAP8, values.MAP32),
+    messages.MESSAGE_ANNOTATIONS: (values.MAP8, values.MAP32),
 }
 
 _DELIVERY_ID_MASK = 0xFFFFFFFF
@@ -225,7 +219,7 @@ def _payload(
     owned = _EPOCH_AND_SEQUENCE + struct.pack(">q", sequence)
     owned += _OFFSET + bytes((len(offset),)) + offset
     owned += _ENQUEUED + struct.pack(">q", enqueued_ms)
-    section = annotations_section(count + _OWNED_COUNT, owned + pairs)
+    section = messages.annotations_section(count + _OWNED_COUNT, owned + pairs)
     return b"".join((runtime or annotations, section, rest))
 
 
@@ -237,7 +231,7 @@ def _stored_parts(message: bytes) -> tuple[bytes, int, bytes, bytes]:
     while position < len(message):
         code, kind = message[position + 2], message[position + 3]
         is_section = message.startswith(_SECTION, position)
-        if code > MESSAGE_ANNOTATIONS and is_section:
+        if code > messages.MESSAGE_ANNOTATIONS and is_section:
             break
         width = 4 if kind & 0x10 else 1  # of the size and of the count
         if kind == values.LIST0:
@@ -245,15 +239,15 @@ def _stored_parts(message: bytes) -> tuple[bytes, int, bytes, bytes]:
         count_at = position + 4 + width
         body = count_at + width
         after = count_at + int.from_bytes(message[position + 4 : count_at], "big")
-        is_whole = after <= len(message) and (body <= after or code == HEADER)
+        is_whole = after <= len(message) and (body <= after or code == messages.HEADER)
         if not (is_section and is_whole and kind in _KINDS.get(code, ())):
             raise KernelError(f"the stored section 0x{code:x} at byte {position} is damaged")
-        if code == MESSAGE_ANNOTATIONS:
+        if code == messages.MESSAGE_ANNOTATIONS:
             count = int.from_bytes(message[count_at:body], "big")
             if count + _OWNED_COUNT > 0xFF > after - body:
                 raise KernelError(f"{count} elements in {after - body} bytes of annotations")
             return delivery, count, message[body:after], message[after:]
-        if code == DELIVERY_ANNOTATIONS:
+        if code == messages.DELIVERY_ANNOTATIONS:
             delivery = message[position:after]
         position = after
     return delivery, 0, b"", message[position:]

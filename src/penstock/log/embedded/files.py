@@ -1,8 +1,8 @@
-"""The operating-system calls of the log, behind one protocol.
+"""The operating-system calls of the log, in one class.
 
-`OsFiles` makes the real calls; tests use implementations that inject faults. Every method may raise
-OSError. None retries: after a failed flush the kernel may have dropped the pages, so a second flush
-that succeeds proves nothing.
+Tests use subclasses of `Files` that inject faults. Every method may raise OSError. None retries:
+after a failed flush the kernel may have dropped the pages, so a second flush that succeeds proves
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from penstock.io.files import fsync_directory
 
@@ -23,60 +22,8 @@ _NOT_SUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 
 
-class Files(Protocol):
-    """Any thread."""
-
-    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
-
-    def close(self, fd: int) -> None: ...
-
-    def size(self, fd: int) -> int: ...
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of the file."""
-        ...
-
-    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
-        """Fill the buffer as far as the page cache holds the file. Returns the number of bytes, 0
-        if the system cannot tell. Never waits for the disk."""
-        ...
-
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        """Write the buffers in order. Returns the number of bytes written, which may be fewer."""
-        ...
-
-    def fdatasync(self, fd: int) -> None:
-        """Return when the file's content and size survive a power failure."""
-        ...
-
-    def allocate(self, fd: int, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size, so that a flush need not allocate
-        them."""
-        ...
-
-    def truncate(self, fd: int, size: int) -> None: ...
-
-    def listdir(self, path: Path) -> list[str]:
-        """Sorted names in the directory; an empty list if there is no such directory."""
-        ...
-
-    def mkdir(self, path: Path) -> None:
-        """Create a directory and its missing parents, with mode 0700."""
-        ...
-
-    def rename(self, old: Path, new: Path) -> None: ...
-
-    def unlink(self, path: Path) -> None: ...
-
-    def rmdir(self, path: Path) -> None: ...
-
-    def fsync_directory(self, path: Path) -> None:
-        """Return when the names in the directory survive a power failure."""
-        ...
-
-
-class OsFiles:
-    """The real file system."""
+class Files:
+    """The file system. Any thread."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -89,9 +36,12 @@ class OsFiles:
         return os.fstat(fd).st_size
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
         return os.pread(fd, size, position)
 
     def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
+        """Fill the buffer as far as the page cache holds the file. Returns the number of bytes, 0
+        if the system cannot tell. Never waits for the disk."""
         if not _NO_WAIT:
             return 0
         try:
@@ -102,13 +52,16 @@ class OsFiles:
             raise
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        """Write the buffers in order. Returns the number of bytes written, which may be fewer."""
         return os.pwritev(fd, buffers, position)
 
     def fdatasync(self, fd: int) -> None:
+        """Return when the file's content and size survive a power failure."""
         _fdatasync(fd)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        # Reserving is an optimization: a file system that does not support it is no error.
+        """Reserve blocks without changing the file's size, so that a flush need not allocate them.
+        That is an optimization: a file system that does not support it is no error."""
         code = 0 if _FALLOCATE is None else _FALLOCATE(fd, position, size)
         if code and code not in _NOT_SUPPORTED:
             raise OSError(code, os.strerror(code))
@@ -117,12 +70,14 @@ class OsFiles:
         os.ftruncate(fd, size)
 
     def listdir(self, path: Path) -> list[str]:
+        """Sorted names in the directory; an empty list if there is no such directory."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def mkdir(self, path: Path) -> None:
+        """Create a directory and its missing parents, with mode 0700."""
         if not path.parent.exists():
             self.mkdir(path.parent)  # not parents=True, whose mode depends on the umask
         path.mkdir(mode=0o700, exist_ok=True)
@@ -137,6 +92,7 @@ class OsFiles:
         path.rmdir()
 
     def fsync_directory(self, path: Path) -> None:
+        """Return when the names in the directory survive a power failure."""
         fsync_directory(path)
 
 

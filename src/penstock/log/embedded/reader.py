@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -39,6 +40,8 @@ from penstock.model.positions import Position, PositionKind
 INDEXES_MAX = 256  # of closed segments in memory, about 24 KB each
 _STOPS_MAX = 256  # positions where readers stopped, from which they continue without a search
 CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # copied on the owner's thread: less than a millisecond
+_first_sequence = attrgetter("header.first_sequence")
+_base_offset = attrgetter("header.base_offset")
 _SEARCH_BYTES = 128 * limits.KB  # read at once to find one record: two index intervals
 
 
@@ -344,11 +347,3 @@ def _stop_at_damage(
         f"The events {result.sequence} to {after - 1} cannot be read: {reason}. "
         f"Reading can continue from sequence number {after}."
     )
-
-
-def _first_sequence(segment: Segment) -> int:
-    return segment.header.first_sequence
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.header.base_offset

@@ -15,7 +15,7 @@ from penstock.log.append import Wake
 from penstock.log.embedded.committer import Committer, OnFlush
 from penstock.log.embedded.directory import DirectoryLock, check_format
 from penstock.log.embedded.file_handles import FileHandleCache
-from penstock.log.embedded.files import Files, OsFiles, unlink_if_exists
+from penstock.log.embedded.files import Files, unlink_if_exists
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.partition_loader import load_partition
 from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
@@ -68,7 +68,7 @@ class EmbeddedLogStore:
         """Raises DataDirectoryError if the directory is in use, has a newer format or cannot be
         used."""
         self._directory = directory
-        self._files = files if files is not None else OsFiles()
+        self._files = files if files is not None else Files()
         self._wake = wake
         self._is_durable = flush == "disk"
         self._segment_bytes = segment_bytes

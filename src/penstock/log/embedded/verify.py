@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.log.embedded.directory import FORMAT_FILE, check_format
-from penstock.log.embedded.files import Files, OsFiles, open_file, read_small_file
+from penstock.log.embedded.files import Files, open_file, read_small_file
 from penstock.log.embedded.index import LogMark
 from penstock.log.embedded.partition_loader import load_index
 from penstock.log.embedded.record import RecordHeader, decode_batch
@@ -29,7 +29,6 @@ from penstock.log.embedded.segment import (
 )
 from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_producers
 from penstock.model.errors import DataDirectoryError, LogCorrupt
-from penstock.model.events import ProducerStamp
 from penstock.model.sections import count_sections
 
 
@@ -55,24 +54,12 @@ class PartitionSummary(msgspec.Struct):
     findings: int = 0
 
 
-class DumpedRecord(msgspec.Struct, frozen=True):
-    """An intact record of a segment, without its payload."""
-
-    offset: int
-    first_sequence: int
-    count: int
-    enqueued_ms: int
-    length: int
-    producer: ProducerStamp | None
-    flushed_offset: int
-
-
 def verify_directory(
     directory: Path, *, files: Files | None = None
 ) -> Iterator[LogFinding | PartitionSummary]:
     """Yield every partition's findings, then its summary. Raises DataDirectoryError if there is no
     log in the directory, or one of a newer version."""
-    files = files if files is not None else OsFiles()
+    files = files if files is not None else Files()
     if FORMAT_FILE not in files.listdir(directory):
         raise DataDirectoryError(
             f"There is no log in {directory}: the file {FORMAT_FILE} is missing."
@@ -86,11 +73,12 @@ def verify_directory(
 
 def dump_segment(
     path: Path, *, files: Files | None = None
-) -> Iterator[SegmentHeader | DumpedRecord | DamagedRange]:
-    """Yield the segment's header, then its records and damaged ranges in file order. The header's
+) -> Iterator[SegmentHeader | RecordHeader | DamagedRange]:
+    """Yield the segment's header, then the headers of its records and the damaged
+    ranges in file order. The header's
     salt must not leave the process. Raises LogCorrupt if the file is no segment, OSError if it
     cannot be read."""
-    files = files if files is not None else OsFiles()
+    files = files if files is not None else Files()
     with open_file(files, path, write=False) as fd:
         header = decode_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
         if header is None:
@@ -98,19 +86,7 @@ def dump_segment(
         yield header
         stop = header.base_offset + files.size(fd) - SEGMENT_HEADER_BYTES
         for item in scan_records(files, fd, Segment(path, header), header.base_offset, stop):
-            yield item if isinstance(item, DamagedRange) else _dump_record(item.header)
-
-
-def _dump_record(header: RecordHeader) -> DumpedRecord:
-    return DumpedRecord(
-        header.base_offset,
-        header.first_sequence,
-        header.count,
-        header.enqueued_ms,
-        header.length,
-        header.producer,
-        header.flushed_offset,
-    )
+            yield item if isinstance(item, DamagedRange) else item.header
 
 
 class _PartitionVerifier:

@@ -9,14 +9,17 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.index import LogMark
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
+from penstock.log.embedded.record import (
+    RECORD_HEADER_BYTES,
+    RecordHeader,
+    encode_record_header,
+)
 from penstock.log.embedded.record_scanner import DamagedRange
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.verify import (
-    DumpedRecord,
     LogFinding,
     PartitionSummary,
     dump_segment,
@@ -189,8 +192,20 @@ def test_dump_lists_each_record(directory: Path) -> None:
     assert header.start == LogMark(0, 0, 0, -1)
     assert header.partition == 3
     length = SIZE - RECORD_HEADER_BYTES
-    assert first == DumpedRecord(0, 0, 2, NOW, length, None, 0)
-    assert second == DumpedRecord(SIZE, 2, 2, NOW + 1, length, STAMP, SIZE)
+    for record, expected in (
+        (first, (0, 0, 2, NOW, length, None, 0)),
+        (second, (SIZE, 2, 2, NOW + 1, length, STAMP, SIZE)),
+    ):
+        assert isinstance(record, RecordHeader)
+        assert expected == (
+            record.base_offset,
+            record.first_sequence,
+            record.count,
+            record.enqueued_ms,
+            record.length,
+            record.producer,
+            record.flushed_offset,
+        )
 
 
 def test_dump_continues_after_damage(directory: Path) -> None:
@@ -198,7 +213,7 @@ def test_dump_continues_after_damage(directory: Path) -> None:
     assert [type(item) for item in dump_segment(segments(directory)[0])] == [
         SegmentHeader,
         DamagedRange,
-        DumpedRecord,
+        RecordHeader,
     ]
 
 
@@ -215,7 +230,7 @@ def test_disk_that_fails_while_verifying_is_a_finding(
 
     for call in ("pread", "open"):
         with monkeypatch.context() as patch:
-            files = OsFiles()
+            files = Files()
             patch.setattr(files, call, fail)
             patch.setattr("penstock.log.embedded.verify.check_format", lambda *_: None)
             found = [
