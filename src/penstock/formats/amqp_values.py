@@ -85,18 +85,21 @@ def display_body(body: bytes, body_type: str) -> bytes:
     if body_type == "data":
         return body
     try:
-        message_body = decode_message(body).body
+        value = decode_body(body)
     except AmqpDecodeError:
         return body
-    if isinstance(message_body, SequenceBody):
-        elements = [element for section in message_body.lists for element in section]
-        return encode_json(elements).encode()
-    if not isinstance(message_body, ValueBody):
-        return body
-    value = message_body.value
     if type(value) is bytes:
         return value
     return b"" if value is None else display_value(value).encode()
+
+
+def decode_body(sections: bytes) -> object:
+    """The value of an encoded body that is not data: of sequences one list, None if there is no
+    body. Raises AmqpDecodeError."""
+    body = decode_message(sections).body
+    if isinstance(body, SequenceBody):
+        return [element for section in body.lists for element in section]
+    return body.value if isinstance(body, ValueBody) else None
 
 
 def to_readable(value: object) -> object:

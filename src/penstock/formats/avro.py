@@ -14,8 +14,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from penstock.amqp.errors import AmqpDecodeError
-from penstock.amqp.message import SequenceBody, ValueBody, decode_message
-from penstock.formats.amqp_values import AvroValue, InvalidEvent, encode_avro_union, to_avro_union
+from penstock.formats.amqp_values import (
+    AvroValue,
+    InvalidEvent,
+    decode_body,
+    encode_avro_union,
+    to_avro_union,
+)
 from penstock.formats.event_sections import (
     BODY_KINDS,
     BODY_TYPES,
@@ -80,25 +85,15 @@ def _read_body(body: bytes, kind: int) -> bytes:
     if kind == DATA:
         return body
     try:
-        section = decode_message(body).body
+        union = to_avro_union(decode_body(body))
     except AmqpDecodeError:
         return body
-    value: object = None
-    if isinstance(section, ValueBody):
-        value = section.value
-    elif isinstance(section, SequenceBody):
-        value = [element for elements in section.lists for element in elements]
-    union = to_avro_union(value)
     return union if isinstance(union, bytes) else str(union).encode()
 
 
 @lru_cache(maxsize=1024)
 def _encode_maps(
-    properties: bytes,
-    fields: bytes,
-    annotations: bytes,
-    key: str | None,
-    partition: str,
+    properties: bytes, fields: bytes, annotations: bytes, key: str | None, partition: str
 ) -> tuple[int, bytes, bytes, bytes]:
     """What events often have in common.
 

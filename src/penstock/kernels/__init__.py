@@ -44,11 +44,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
         from penstock.kernels._avro_records import AvroRecordWriter
         from penstock.kernels._columns import decode_events
         from penstock.kernels._producer_batch import append_bodies, append_event
-        from penstock.kernels._publications import (
-            count_metered_events,
-            split_batch,
-            split_singles,
-        )
+        from penstock.kernels._publications import count_metered_events, split_batch, split_singles
         from penstock.kernels._receive_buffer import ReceiveBuffer
         from penstock.kernels._transfer_frames import frame_events, frame_run
     except ImportError:
@@ -60,11 +56,7 @@ if KERNEL == "pure":
     from penstock.kernels._pure.avro_records import AvroRecordWriter
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.producer_batch import append_bodies, append_event
-    from penstock.kernels._pure.publications import (
-        count_metered_events,
-        split_batch,
-        split_singles,
-    )
+    from penstock.kernels._pure.publications import count_metered_events, split_batch, split_singles
     from penstock.kernels._pure.receive_buffer import ReceiveBuffer
     from penstock.kernels._pure.transfer_frames import frame_events, frame_run
 

@@ -32,8 +32,8 @@ import msgspec
 
 from penstock.io.database import copy_database, open_read_only
 from penstock.io.files import fsync_directory, write_file_atomically
-from penstock.log.embedded.record_scanner import DamagedRange
 from penstock.log.embedded.verify import (
+    DamagedRange,
     LogFinding,
     PartitionSummary,
     dump_segment,

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from penstock.catalog.offline import hub_names
 from penstock.checkpoints.sqlite_file import read_checkpoints_offline
-from penstock.log.embedded.record import RecordHeader
-from penstock.log.embedded.segment import SegmentHeader
-from penstock.log.embedded.verify import dump_segment
+from penstock.log.embedded.verify import RecordHeader, SegmentHeader, dump_segment
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.certificates import (
     CertificateValidity,

@@ -79,9 +79,7 @@ def dump(
     Examples:
         penstock log dump penstock-data/log/HUB_ID/0/00000000000000000000.log
     """
-    from penstock.log.embedded.record import RecordHeader
-    from penstock.log.embedded.segment import SegmentHeader
-    from penstock.log.embedded.verify import dump_segment
+    from penstock.log.embedded.verify import RecordHeader, SegmentHeader, dump_segment
 
     rows: list[dict[str, object]] = []
     is_damaged = False

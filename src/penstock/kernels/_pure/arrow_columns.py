@@ -122,10 +122,7 @@ class ArrowColumnBuilder:
         self._columns = [_TextColumnBuilder() for _ in range(8)]
         property_names, property_values, system_names, system_values = self._columns[4:]
         # With the end of each map in them.
-        self._maps = [
-            ([0], property_names, property_values),
-            ([0], system_names, system_values),
-        ]
+        self._maps = [([0], property_names, property_values), ([0], system_names, system_values)]
 
     def _add(self, event: DecodedEvent) -> None:
         """Add one row, or none if an error is raised: everything is built and checked first."""

@@ -31,6 +31,17 @@ from penstock.log.producer_state import PRODUCERS_FILE_BYTES_MAX, decode_produce
 from penstock.model.errors import DataDirectoryError, LogCorrupt
 from penstock.model.sections import count_sections
 
+# Also the types that `dump_segment` yields, for callers outside of the log.
+__all__ = [
+    "DamagedRange",
+    "LogFinding",
+    "PartitionSummary",
+    "RecordHeader",
+    "SegmentHeader",
+    "dump_segment",
+    "verify_directory",
+]
+
 
 class LogFinding(msgspec.Struct, frozen=True):
     """An inconsistency. `is_loss`: stored events cannot be read any more."""
