@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import PenstockError
@@ -31,7 +31,7 @@ SECTION = b"\x00\x53\x75\xa0\x64" + b"x" * 100
 BATCH = EventBatch(SECTION * 100, 100)
 
 
-class UnreservedFiles(OsFiles):
+class UnreservedFiles(Files):
     """For comparison: the file system finds blocks only when it must."""
 
     def allocate(self, fd: int, position: int, size: int) -> None:
@@ -49,7 +49,7 @@ def scratch(parent: Path | None) -> Iterator[Path]:
 
 def raw_flush(directory: Path, size: int, seconds: float, files_count: int, *, aside: bool) -> None:
     """The disk itself: write `size` bytes to each file, flush each, again and again."""
-    files = OsFiles()
+    files = Files()
     fds = [files.open(directory / f"raw-{n}", create=True) for n in range(files_count)]
     for fd in fds:
         files.allocate(fd, 0, 64 * MB)
@@ -117,7 +117,7 @@ class Load:
 
 def append_rate(
     directory: Path,
-    files: OsFiles,
+    files: Files,
     flush: Literal["disk", "os"],
     *,
     partitions: int,
@@ -246,7 +246,7 @@ def main() -> None:
             for partitions, in_flight in ((1, 1), (1, 8), (1, 64), (4, 64), (4, 256)):
                 append_rate(
                     data,
-                    OsFiles(),
+                    Files(),
                     "disk" if flush == "disk" else "os",
                     partitions=partitions,
                     in_flight=in_flight,

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from penstock.log.api import LogStore, PartitionLog, PartitionStatus
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.memory import MemoryLogStore
 from penstock.model import limits
@@ -27,7 +27,7 @@ NOW = 1_700_000_000_000
 DEADLINE_S = 20
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     """Nothing here loses power, so nothing needs to wait for the disk."""
 
     def fdatasync(self, fd: int) -> None:

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
@@ -31,7 +31,7 @@ NOW = 1_700_000_000_000
 DEADLINE_S = 20
 
 
-class FaultyFiles(OsFiles):
+class FaultyFiles(Files):
     """Counts the calls, and fails those that a test has chosen. Flushes are not waited for."""
 
     CHANGING = (
@@ -103,7 +103,7 @@ class FaultyFiles(OsFiles):
 class Bench:
     """A store over faulty files, with the owner's thread in the test's hand."""
 
-    def __init__(self, directory: Path, files: OsFiles, *, segment_bytes: int = 1 << 26) -> None:
+    def __init__(self, directory: Path, files: Files, *, segment_bytes: int = 1 << 26) -> None:
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.store = EmbeddedLogStore(
             directory, wake=self._queue.put, files=files, segment_bytes=segment_bytes

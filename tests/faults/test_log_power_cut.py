@@ -19,6 +19,7 @@ from typing import Literal
 import pytest
 from tests.conftest import Sized
 
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, PenstockError
@@ -74,7 +75,7 @@ class Inode:
         return Inode(bytes(content))
 
 
-class SimulatedDisk:
+class SimulatedDisk(Files):
     """Files in memory, until the call with the number `dies_at`: then nothing works any more."""
 
     def __init__(self, dies_at: int | None = None) -> None:

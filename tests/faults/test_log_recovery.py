@@ -11,10 +11,10 @@ from queue import SimpleQueue
 import pytest
 
 from penstock.log.embedded import partition_loader
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
-from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryAction, decide_recovery
+from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryAction, find_rule
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, segment_name
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import DataDirectoryError, LogCorrupt, LogFailed, PenstockError
@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 DEADLINE_S = 20
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     def fdatasync(self, fd: int) -> None:
         pass
 
@@ -135,8 +135,12 @@ def rows_after(directory: Path) -> tuple[str, ...]:
 
 def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        decide_recovery(
-            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=flushed
+        find_rule(
+            RECOVERY_TABLE,
+            has_bytes=left,
+            is_zero=zero,
+            has_later_records=valid,
+            was_flushed=flushed,
         ).label
         for left, zero, valid, flushed in itertools.product((False, True), repeat=4)
     }
@@ -146,8 +150,13 @@ def test_recovery_table_has_exactly_one_row_for_every_combination_of_facts() -> 
 
 def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> None:
     hit = {
-        partition_loader.decide_header(
-            has_header=whole, is_newest=newest, is_empty=bare, has_start=known, is_covered=covered
+        find_rule(
+            partition_loader.HEADER_TABLE,
+            has_header=whole,
+            is_newest=newest,
+            is_empty=bare,
+            has_start=known,
+            is_covered=covered,
         ).label
         for whole, newest, bare, known, covered in itertools.product((False, True), repeat=5)
     }
@@ -156,8 +165,12 @@ def test_header_table_has_exactly_one_row_for_every_combination_of_facts() -> No
 
 def test_nothing_known_to_be_flushed_is_ever_cut() -> None:
     for left, zero, valid in itertools.product((False, True), repeat=3):
-        row = decide_recovery(
-            has_bytes=left, is_zero=zero, has_later_records=valid, was_flushed=True
+        row = find_rule(
+            RECOVERY_TABLE,
+            has_bytes=left,
+            is_zero=zero,
+            has_later_records=valid,
+            was_flushed=True,
         )
         assert row.action is not RecoveryAction.CUT or zero or not valid
 
@@ -355,7 +368,7 @@ def test_record_planted_in_a_payload_is_not_taken_for_one(tmp_path: Path) -> Non
     inner = batch(7)
     at = SIZE + RECORD_HEADER_BYTES + 5  # where the planted bytes come to lie in the log
     header = encode_record_header(
-        inner, first_sequence=4, base_offset=at, enqueued_ms=NOW, flushed_offset=at, salt=0
+        StoredBatch(4, at, NOW, inner.count, inner.sections), None, flushed_offset=at, salt=0
     )
     planted = header + inner.sections
     host = EventBatch(b"\x00\x53\x75\xa0" + bytes([len(planted)]) + planted, 1)

@@ -21,16 +21,8 @@ ENCODINGS = ("Avro", "AvroDeflate", "Parquet")  # Azure has the first two
 BLOCK_BLOB = "EventHubArchive.AzureBlockBlob"
 DESTINATIONS = (BLOCK_BLOB, "EventHubArchive.AzureDataLake")
 TOKENS = (
-    "Namespace",
-    "EventHub",
-    "PartitionId",
-    "Year",
-    "Month",
-    "Day",
-    "Hour",
-    "Minute",
-    "Second",
-)
+    "Namespace", "EventHub", "PartitionId", "Year", "Month", "Day", "Hour", "Minute", "Second",
+)  # fmt: skip
 NAME_FORMAT_DEFAULT = "/".join(f"{{{token}}}" for token in TOKENS)
 _NAME_FORMAT_MAX = 512
 _TEXT_MAX = 1024

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -18,7 +18,6 @@ from penstock.capture.container import (
     decode_map,
     decode_text,
 )
-from penstock.model.capture import SequenceRange
 
 Value = int | float | str | bytes
 _DOUBLE = struct.Struct("<d")
@@ -109,18 +108,3 @@ def _read_value(block: bytes, at: int) -> tuple[Value, int]:
     if branch == 3:
         return decode_bytes(block, at)
     raise DamagedAvroFile(f"Branch {branch} of a union of four.")
-
-
-def to_ranges(numbers: Sequence[int]) -> list[SequenceRange]:
-    """Group consecutive numbers into ranges.
-
-    >>> to_ranges([1, 2, 3, 7])
-    [(1, 4), (7, 8)]
-    """
-    ranges: list[SequenceRange] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number:
-            ranges[-1] = (ranges[-1][0], number + 1)
-        else:
-            ranges.append((number, number + 1))
-    return ranges

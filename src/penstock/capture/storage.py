@@ -283,24 +283,20 @@ def _translate_storage_errors(store: FileStore, path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise NotFound(f"There is no '{names.quote_text(path)}' at {store.target.url}.") from None
     except Exception as error:  # noqa: BLE001  # of any library
-        text = _redact_secrets(store.target.destination, f"{type(error).__name__}: {error}")
+        text = _redact_secrets(store.target.destination.options, f"{type(error).__name__}: {error}")
         raise DestinationError(
             f"{store.target.url} did not take or give '{names.quote_text(path)}': "
             f"{names.quote_text(text.rstrip('.'), most=_TEXT_MAX)}."
         ) from None
 
 
-def _redact_secrets(destination: Destination, text: str) -> str:
+def _redact_secrets(options: Mapping[str, str], text: str) -> str:
+    """Without whole credentials, and without the parts of them that an error might show alone."""
     text = text.partition("\n")[0].partition("?")[0]
-    for secret in _find_secrets(destination.options):
-        text = text.replace(secret, "***")
-    return text
-
-
-def _find_secrets(options: Mapping[str, str]) -> Iterator[str]:
-    """Whole credentials, and the parts of them that an error might show alone."""
     fields = destinations.connection_fields(options.get("connection_string", ""))
     secrets = [options.get(name) for name in destinations.SECRETS]
     secrets += [fields.get("accountkey"), fields.get("sharedaccesssignature")]
     secrets += re.findall(r"sig=([^&;]+)", ";".join(options.values()))
-    yield from (secret for secret in secrets if secret)
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text

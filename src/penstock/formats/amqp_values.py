@@ -14,7 +14,6 @@ arrays and described values are base64; their `text` is for people and is ignore
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import struct
@@ -86,18 +85,21 @@ def display_body(body: bytes, body_type: str) -> bytes:
     if body_type == "data":
         return body
     try:
-        message_body = decode_message(body).body
+        value = decode_body(body)
     except AmqpDecodeError:
         return body
-    if isinstance(message_body, SequenceBody):
-        elements = [element for section in message_body.lists for element in section]
-        return encode_json(elements).encode()
-    if not isinstance(message_body, ValueBody):
-        return body
-    value = message_body.value
     if type(value) is bytes:
         return value
     return b"" if value is None else display_value(value).encode()
+
+
+def decode_body(sections: bytes) -> object:
+    """The value of an encoded body that is not data: of sequences one list, None if there is no
+    body. Raises AmqpDecodeError."""
+    body = decode_message(sections).body
+    if isinstance(body, SequenceBody):
+        return [element for section in body.lists for element in section]
+    return body.value if isinstance(body, ValueBody) else None
 
 
 def to_readable(value: object) -> object:
@@ -427,14 +429,9 @@ def _decode_encoded(encoded: bytes) -> object:
     return value
 
 
-def decode_base64(text: object) -> bytes:
-    """Raises ValueError or TypeError."""
-    if not isinstance(text, str):
-        raise TypeError
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise ValueError from None
+def decode_base64(text: str) -> bytes:
+    """Raises ValueError, and TypeError for anything but text."""
+    return base64.b64decode(text, validate=True)
 
 
 def _short(value: object) -> str:

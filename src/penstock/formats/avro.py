@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from penstock.amqp.errors import AmqpDecodeError
-from penstock.amqp.message import SequenceBody, ValueBody, decode_message
 from penstock.formats.amqp_values import (
     AvroValue,
     InvalidEvent,
+    decode_body,
     encode_avro_union,
     to_avro_union,
 )
@@ -40,8 +40,7 @@ from penstock.formats.event_sections import (
     map_values,
     own_annotations,
 )
-from penstock.formats.quantities import EPOCH, MILLISECOND
-from penstock.kernels import Columns, encode_avro_bytes, encode_avro_long
+from penstock.kernels import Columns, encode_avro_bytes, encode_avro_long, format_capture_time
 from penstock.model.errors import ArgumentError
 
 _OWN = "penstock:"
@@ -71,7 +70,8 @@ def encode_capture_records(columns: Columns, partition: str, rows: Iterable[int]
         )
         if kind != DATA:
             extra += _encode_block({_BODY_TYPE: BODY_TYPES[kind], _BODY: body})
-        out += encode_avro_long(number) + offset + _encode_time(time_ms // 1000)
+        out += encode_avro_long(number) + offset
+        out += encode_avro_bytes(format_capture_time(time_ms // 1000))
         out += encode_avro_long(count + _POSITION_PAIRS)
         out += _SEQUENCE_NUMBER + encode_avro_long(number)
         out += _OFFSET + offset + _TIME + encode_avro_long(time_ms)
@@ -85,25 +85,15 @@ def _read_body(body: bytes, kind: int) -> bytes:
     if kind == DATA:
         return body
     try:
-        section = decode_message(body).body
+        union = to_avro_union(decode_body(body))
     except AmqpDecodeError:
         return body
-    value: object = None
-    if isinstance(section, ValueBody):
-        value = section.value
-    elif isinstance(section, SequenceBody):
-        value = [element for elements in section.lists for element in elements]
-    union = to_avro_union(value)
     return union if isinstance(union, bytes) else str(union).encode()
 
 
 @lru_cache(maxsize=1024)
 def _encode_maps(
-    properties: bytes,
-    fields: bytes,
-    annotations: bytes,
-    key: str | None,
-    partition: str,
+    properties: bytes, fields: bytes, annotations: bytes, key: str | None, partition: str
 ) -> tuple[int, bytes, bytes, bytes]:
     """What events often have in common.
 
@@ -134,18 +124,6 @@ def _encode_block(values: Mapping[str, AvroValue]) -> bytes:
 
 def _encode_pair(name: str, value: AvroValue) -> bytes:
     return encode_avro_bytes(name.encode()) + encode_avro_union(value)
-
-
-@lru_cache(maxsize=1024)
-def _encode_time(seconds: int) -> bytes:
-    """In the form of .NET: 9/26/2017 8:05:27 PM. The milliseconds are in SystemProperties."""
-    try:
-        time = EPOCH + 1000 * seconds * MILLISECOND
-        text = f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S} "
-        text += "AM" if time.hour < 12 else "PM"
-    except OverflowError:
-        text = str(seconds)  # outside of the calendar
-    return encode_avro_bytes(text.encode())
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ encoded map or list as it was received, or empty.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from penstock.amqp.errors import AmqpDecodeError, LocalError
 from penstock.amqp.message import Properties, decode_message
 from penstock.amqp.types import Symbol
 from penstock.formats.amqp_values import InvalidEvent
+from penstock.kernels import encode_map
 from penstock.model.errors import ArgumentError
 
 DATA = 0x75
@@ -36,7 +36,7 @@ SERVICE_ANNOTATIONS = (
 )
 FIELD_NAMES = {name: name.replace("_", "-") for name in Properties.__struct_fields__}
 FIELDS = frozenset(FIELD_NAMES.values())
-_MAP8, _MAP32 = 0xC1, 0xD1
+_MAP8 = 0xC1
 _POSITION_COUNT = 2 * len(POSITION_ANNOTATIONS)  # keys and values
 _PROPERTIES_SPEC = SPECS[Properties]
 _DESCRIPTOR_BYTES = 3
@@ -109,12 +109,7 @@ def split_map(encoded: bytes) -> list[bytes]:
 
 def join_map(pairs: list[bytes]) -> bytes:
     """The encoded map of encoded pairs; empty if there is no pair."""
-    if not pairs:
-        return b""
-    content, count = b"".join(pairs), 2 * len(pairs)
-    if len(content) < 255 and count < 256:
-        return bytes((_MAP8, len(content) + 1, count)) + content
-    return struct.pack(">BII", _MAP32, len(content) + 4, count) + content
+    return encode_map(2 * len(pairs), b"".join(pairs)) if pairs else b""
 
 
 def map_values(encoded: bytes) -> dict[str, object]:

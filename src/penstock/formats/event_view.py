@@ -8,12 +8,7 @@ from typing import Any
 
 from penstock.formats.amqp_values import display_body
 from penstock.formats.body_view import SEARCHED_MAX, unpack_gzip
-from penstock.formats.event_sections import (
-    BODY_TYPES,
-    PARTITION_KEY,
-    field_values,
-    map_values,
-)
+from penstock.formats.event_sections import BODY_TYPES, PARTITION_KEY, field_values, map_values
 from penstock.kernels import Columns
 
 
@@ -24,27 +19,12 @@ class EventView:
         self.columns = columns
         self.partition = partition
         self.row = row
-
-    @property
-    def sequence_number(self) -> int:
-        return self.columns.sequence_numbers[self.row]
-
-    @property
-    def offset(self) -> str:
-        return self.columns.offsets[self.row]
-
-    @property
-    def enqueued_ms(self) -> int:
-        return self.columns.enqueued_ms[self.row]
-
-    @property
-    def partition_key(self) -> str | None:
-        return self.columns.partition_keys[self.row]
-
-    @property
-    def body(self) -> bytes:
-        """The body's bytes; the encoded sections if `body_type` is not "data"."""
-        return self.columns.bodies[self.row]
+        self.sequence_number = columns.sequence_numbers[row]
+        self.offset = columns.offsets[row]
+        self.enqueued_ms = columns.enqueued_ms[row]
+        self.partition_key = columns.partition_keys[row]
+        # The body's bytes; the encoded sections if `body_type` is not "data".
+        self.body = columns.bodies[row]
 
     @property
     def body_type(self) -> str:

@@ -14,8 +14,9 @@ the specification; `_NAME.pyx` is compiled where the installation could build it
   Penstock outside of this package. `ArrowColumnBuilder`, `AvroRecordWriter` and `ReceiveBuffer`
   hold bytes until these are taken; one thread at a time may use an instance. After an error the
   first two hold what was added before the message that caused it.
-- No copies. `split_batch` returns a canonical batch as one slice of the bytes that arrived, without
-  an object per event. Compiled, the three classes return the memory that they have written to.
+- No copies. Compiled, `split_batch` returns a canonical batch as one slice of the bytes that
+  arrived, without an object per event, and the three classes return the memory that they have
+  written to.
 
 A publication arrives as one AMQP message per transfer. It is split into `sections`: consecutive
 data sections with one canonical message each (see `penstock.model.events`), which are stored as
@@ -27,12 +28,13 @@ from __future__ import annotations
 import os
 
 from penstock.kernels._pure.arrow_columns import ArrowColumns, MapColumn, TextColumn
+from penstock.kernels._pure.avro_records import _usual_time as format_capture_time
 from penstock.kernels._pure.avro_records import encode_bytes as encode_avro_bytes
 from penstock.kernels._pure.avro_records import encode_long as encode_avro_long
 from penstock.kernels._pure.columns import Columns
 from penstock.kernels._pure.publications import Publication, RefusedEvent
 from penstock.kernels._pure.transfer_frames import FramedDeliveries, StoredEvents
-from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong
+from penstock.kernels._pure.values import KernelError, KeyConflict, KeyTooLong, encode_map
 
 # The implementation in use. PENSTOCK_KERNEL=pure selects pure Python although the other is built.
 KERNEL = "pure"
@@ -42,11 +44,7 @@ if os.environ.get("PENSTOCK_KERNEL") != "pure":
         from penstock.kernels._avro_records import AvroRecordWriter
         from penstock.kernels._columns import decode_events
         from penstock.kernels._producer_batch import append_bodies, append_event
-        from penstock.kernels._publications import (
-            count_metered_events,
-            split_batch,
-            split_singles,
-        )
+        from penstock.kernels._publications import count_metered_events, split_batch, split_singles
         from penstock.kernels._receive_buffer import ReceiveBuffer
         from penstock.kernels._transfer_frames import frame_events, frame_run
     except ImportError:
@@ -58,11 +56,7 @@ if KERNEL == "pure":
     from penstock.kernels._pure.avro_records import AvroRecordWriter
     from penstock.kernels._pure.columns import decode_events
     from penstock.kernels._pure.producer_batch import append_bodies, append_event
-    from penstock.kernels._pure.publications import (
-        count_metered_events,
-        split_batch,
-        split_singles,
-    )
+    from penstock.kernels._pure.publications import count_metered_events, split_batch, split_singles
     from penstock.kernels._pure.receive_buffer import ReceiveBuffer
     from penstock.kernels._pure.transfer_frames import frame_events, frame_run
 
@@ -88,6 +82,8 @@ __all__ = [
     "decode_events",
     "encode_avro_bytes",
     "encode_avro_long",
+    "encode_map",
+    "format_capture_time",
     "frame_events",
     "frame_run",
     "split_batch",

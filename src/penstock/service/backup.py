@@ -33,8 +33,7 @@ import msgspec
 from penstock.io.database import copy_database, open_read_only
 from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.log.embedded.verify import (
-    DumpedRecord,
-    DumpedSegment,
+    DamagedRange,
     LogFinding,
     PartitionSummary,
     dump_segment,
@@ -328,7 +327,7 @@ def _unfinished_bytes(segment: Path) -> int:
     tail = 0
     try:
         for item in dump_segment(segment):
-            tail = 0 if isinstance(item, DumpedRecord | DumpedSegment) else item.stop - item.offset
+            tail = item.stop - item.offset if isinstance(item, DamagedRange) else 0
     except LogCorrupt:
         return 0  # no whole header; verification says what that means
     return tail

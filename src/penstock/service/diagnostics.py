@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.catalog.offline import hub_names
 from penstock.checkpoints.sqlite_file import read_checkpoints_offline
-from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
+from penstock.log.embedded.verify import RecordHeader, SegmentHeader, dump_segment
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
 from penstock.service.certificates import (
     CertificateValidity,
@@ -190,10 +190,10 @@ def _find_last_sequence(directory: Path, *, at_least: int) -> int | None:
     last = -1
     try:
         for item in dump_segment(newest):
-            if isinstance(item, DumpedSegment):
+            if isinstance(item, SegmentHeader):
                 last = item.first_sequence - 1
-            elif isinstance(item, DumpedRecord):
-                last = item.first_sequence + item.count - 1
+            elif isinstance(item, RecordHeader):
+                last = item.next_sequence - 1
             if last >= at_least:
                 break
     except (OSError, PenstockError):

@@ -13,9 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
+
+from penstock.log.embedded.files import Files
 
 Call = Literal[
     "open",
@@ -31,26 +33,6 @@ Call = Literal[
 ]
 
 GATE_DEADLINE_S = 60.0  # a gate that a failed test forgot must not keep the process for ever
-
-
-class Disk(Protocol):
-    """The calls that the log makes (`penstock.log.embedded.files.Files`), as they are passed on."""
-
-    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
-    def close(self, fd: int) -> None: ...
-    def size(self, fd: int) -> int: ...
-    def pread(self, fd: int, size: int, position: int) -> bytes: ...
-    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int: ...
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int: ...
-    def fdatasync(self, fd: int) -> None: ...
-    def allocate(self, fd: int, position: int, size: int) -> None: ...
-    def truncate(self, fd: int, size: int) -> None: ...
-    def listdir(self, path: Path) -> list[str]: ...
-    def mkdir(self, path: Path) -> None: ...
-    def rename(self, old: Path, new: Path) -> None: ...
-    def unlink(self, path: Path) -> None: ...
-    def rmdir(self, path: Path) -> None: ...
-    def fsync_directory(self, path: Path) -> None: ...
 
 
 class Gate:
@@ -90,10 +72,10 @@ class Fault(msgspec.Struct):
         return True
 
 
-class FaultyFiles:
+class FaultyFiles(Files):
     """Files that fail and wait where a test says so, and count every call."""
 
-    def __init__(self, inner: Disk) -> None:
+    def __init__(self, inner: Files) -> None:
         self._inner = inner
         self._lock = threading.Lock()
         self._calls: Counter[tuple[Call, str]] = Counter()

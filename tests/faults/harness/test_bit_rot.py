@@ -21,7 +21,7 @@ import pytest
 from tests.faults.harness.history import AnomalyKind, History, event_body
 from tests.faults.harness.traffic import Clients, Shape
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
@@ -46,7 +46,7 @@ DEADLINE_S = 20
 HUB, PARTITIONS = "faults", 4
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     """Nothing is lost but bits here, so nobody waits for a flush."""
 
     def fdatasync(self, fd: int) -> None:

@@ -151,14 +151,14 @@ async def fill(facts: dict[str, str], ballast: Path, history: History) -> None:
 
 # A log that does not look at what a write returns: everything is acknowledged.
 CARELESS = (
-    "from penstock.log.embedded.files import OsFiles\n"
-    "write = OsFiles.pwritev\n"
+    "from penstock.log.embedded.files import Files\n"
+    "write = Files.pwritev\n"
     "def pwritev(files, fd, buffers, position):\n"
     "    try:\n"
     "        return write(files, fd, buffers, position)\n"
     "    except OSError:\n"
     "        return sum(map(len, buffers))\n"
-    "OsFiles.pwritev = pwritev"
+    "Files.pwritev = pwritev"
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.harness import faulty_files
 from tests.faults.harness.faulty_files import FaultyFiles, JumpingClock
 
-from penstock.log.embedded.files import Files, OsFiles
+from penstock.log.embedded.files import Files
 from penstock.testing import ManualClock
 
 DEADLINE_S = 20
@@ -19,7 +19,7 @@ DEADLINE_S = 20
 
 @pytest.fixture
 def files() -> Iterator[FaultyFiles]:
-    made = FaultyFiles(OsFiles())
+    made = FaultyFiles(Files())
     yield made
     made.heal()
 

@@ -16,7 +16,7 @@ from tests.faults.harness.faulty_files import Fault, FaultyFiles
 from tests.faults.harness.history import History
 from tests.faults.harness.traffic import Clients, Publisher, Shape, read_everything
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def once(files: FaultyFiles) -> Fault:
 async def test_failed_flush_is_not_repeated_and_stops_that_partition_alone(
     tmp_path: Path, serve_inside: StartInside, ask_ready: Ready
 ) -> None:
-    files, history = FaultyFiles(OsFiles()), History(PARTITIONS)
+    files, history = FaultyFiles(Files()), History(PARTITIONS)
     faults: list[Fault] = []
     async with serve_inside(tmp_path / "data", files=files) as facts:
         await fail_one_flush(facts, history, ask_ready, lambda: faults.append(once(files)))
@@ -137,7 +137,7 @@ async def test_flush_that_is_repeated_is_counted(
 
     flush = PartitionWriter._flush
     monkeypatch.setattr(PartitionWriter, "_flush", again)
-    files, history = FaultyFiles(OsFiles()), History(PARTITIONS)
+    files, history = FaultyFiles(Files()), History(PARTITIONS)
     async with serve_inside(tmp_path / "data", files=files) as facts:
         life = Life(facts, history)
         async with life.clients as clients:
@@ -153,7 +153,7 @@ async def test_flush_that_is_repeated_is_counted(
 async def test_acknowledgements_wait_for_a_slow_flush_and_nothing_is_lost(
     tmp_path: Path, serve_inside: StartInside
 ) -> None:
-    files, history = FaultyFiles(OsFiles()), History(PARTITIONS)
+    files, history = FaultyFiles(Files()), History(PARTITIONS)
     async with serve_inside(tmp_path / "data", files=files) as facts:
         life = Life(facts, history)
         async with life.clients as clients:

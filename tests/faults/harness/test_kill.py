@@ -87,8 +87,8 @@ def kill_within(broker: BrokerProcess, seconds: float) -> None:
 
 # A log that acknowledges a write and makes it when the next one comes.
 LATE = (
-    "from penstock.log.embedded.files import OsFiles\n"
-    "write, kept = OsFiles.pwritev, {}\n"
+    "from penstock.log.embedded.files import Files\n"
+    "write, kept = Files.pwritev, {}\n"
     "def pwritev(files, fd, buffers, position):\n"
     "    if position < 128:\n"
     "        return write(files, fd, buffers, position)\n"
@@ -96,7 +96,7 @@ LATE = (
     "        write(files, fd, *kept.pop(fd))\n"
     "    kept[fd] = ([b''.join(buffers)], position)\n"
     "    return len(kept[fd][0][0])\n"
-    "OsFiles.pwritev = pwritev"
+    "Files.pwritev = pwritev"
 )
 CONTROL_KILLS = 5
 

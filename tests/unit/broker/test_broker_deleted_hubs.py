@@ -15,7 +15,7 @@ import pytest
 from tests.unit.broker.conftest import HUB, NAMESPACE, Probe, World, section
 
 from penstock.broker.broker import Broker
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
@@ -27,7 +27,7 @@ HUBS = 500
 RSS_GROWTH_MAX = 10 * 1024 * 1024
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     def fdatasync(self, fd: int) -> None:
         pass
 

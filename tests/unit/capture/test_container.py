@@ -21,7 +21,7 @@ from penstock.capture.container import (
     DamagedAvroFile,
     decode_long,
 )
-from penstock.capture.records import parse_time_us, read_capture_records, to_ranges
+from penstock.capture.records import parse_time_us, read_capture_records
 from penstock.kernels import encode_avro_long
 
 PARSED: Any = fastavro.parse_schema(json.loads(SCHEMA))
@@ -144,4 +144,3 @@ def test_longs_are_zigzag() -> None:
             number,
             len(encode_avro_long(number)),
         )
-    assert to_ranges([]) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernels import Columns, KernelError, decode_events, frame_events
-from penstock.kernels._pure.columns import _usual_place
 
 
 def raw(*parts: str | bytes) -> bytes:
@@ -89,10 +88,8 @@ def test_annotations_are_read_in_any_order_and_form(pairs: tuple[bytes, ...]) ->
     assert columns.system == [annotated(*pairs)[3:]]
 
 
-def test_annotations_as_the_service_writes_them_are_read_the_short_way() -> None:
-    assert _usual_place(USUAL[3:]) == (7, 99, "1000", None)
+def test_key_after_the_service_s_annotations_is_read() -> None:
     keyed = annotated(EPOCH, SEQUENCE, OFFSET, ENQUEUED, KEY)
-    assert _usual_place(keyed[3:]) == (7, 99, "1000", "é")
     assert decode_events(keyed, [0, len(keyed)]).partition_keys == ["é"]
 
 

@@ -79,21 +79,28 @@ def dump(
     Examples:
         penstock log dump penstock-data/log/HUB_ID/0/00000000000000000000.log
     """
-    from penstock.log.embedded.verify import DumpedRecord, DumpedSegment, dump_segment
+    from penstock.log.embedded.verify import RecordHeader, SegmentHeader, dump_segment
 
     rows: list[dict[str, object]] = []
     is_damaged = False
     for item in dump_segment(segment):
-        if isinstance(item, DumpedSegment):
+        if isinstance(item, SegmentHeader):
             print_message(
                 f"partition {item.partition}, from offset {item.base_offset}, "
                 f"sequence number {item.first_sequence}"
             )
-        elif isinstance(item, DumpedRecord):
-            row = msgspec.structs.asdict(item)
-            row["enqueued"] = format_time(row.pop("enqueued_ms"))
-            row["producer"] = None if item.producer is None else item.producer.id
-            rows.append(row)
+        elif isinstance(item, RecordHeader):
+            rows.append(
+                {
+                    "offset": item.base_offset,
+                    "first_sequence": item.first_sequence,
+                    "count": item.count,
+                    "length": item.length,
+                    "producer": None if item.producer is None else item.producer.id,
+                    "flushed_offset": item.flushed_offset,
+                    "enqueued": format_time(item.enqueued_ms),
+                }
+            )
         else:
             is_damaged = True
             print_message(f"DAMAGED: {item}")

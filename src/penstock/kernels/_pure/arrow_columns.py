@@ -13,23 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.kernels._pure.decoded_event import (
-    TEXTS,
-    DecodedEvent,
-    Pairs,
-    decode_integer,
-    decode_text,
-    message_bounds,
-    open_event,
-)
-from penstock.kernels._pure.values import BOOLEAN, NULL, KernelError
+from penstock.kernels._pure.columns import message_bounds
+from penstock.kernels._pure.decoded_event import DecodedEvent, decode_simple, open_event
+from penstock.kernels._pure.values import KernelError
 
 BUFFER_BYTES_MAX = 2**31 - 1  # Arrow's 32-bit offsets end there
 ROW_BYTES = 40  # two numbers, and where four texts and two maps end
 PAIR_BYTES = 8  # where its name and its value end
 
-_TRUE, _FALSE, _DOUBLE = 0x41, 0x42, 0x82
-_REAL = struct.Struct(">d")
 _US_MAX = 2**63 - 1
 
 
@@ -97,10 +88,8 @@ class ArrowColumnBuilder:
     @property
     def size(self) -> int:
         """Bytes of all columns, without the bitmaps."""
-        texts = (self._body, self._offset, self._publisher, self._key)
-        maps = (self._properties, self._system)
-        pairs = sum(each.names.count for each in maps)
-        held = sum(len(each.data) for each in texts) + sum(each.size for each in maps)
+        pairs = sum(names.count for _, names, _ in self._maps)
+        held = sum(len(column.data) for column in self._columns)
         return self.rows * ROW_BYTES + pairs * PAIR_BYTES + held
 
     def add(self, data: bytes, bounds: list[int]) -> None:
@@ -114,16 +103,14 @@ class ArrowColumnBuilder:
 
     def take(self) -> ArrowColumns:
         """Return all rows and remove them."""
+        numbers, times = _int64(self._numbers), _int64(self._times)
+        body, offset, publisher, key = (column.build() for column in self._columns[:4])
+        properties, system = (
+            MapColumn(_int32(ends), names.build(), values.build())
+            for ends, names, values in self._maps
+        )
         taken = ArrowColumns(
-            self.rows,
-            _int64(self._numbers),
-            _int64(self._times),
-            self._body.build(),
-            self._offset.build(),
-            self._publisher.build(),
-            self._key.build(),
-            self._properties.build(),
-            self._system.build(),
+            self.rows, numbers, times, body, offset, publisher, key, properties, system
         )
         self._clear()
         return taken
@@ -131,68 +118,47 @@ class ArrowColumnBuilder:
     def _clear(self) -> None:
         self._numbers: list[int] = []
         self._times: list[int] = []
-        self._body, self._offset, self._publisher, self._key = (
-            _TextColumnBuilder() for _ in range(4)
-        )
-        self._properties, self._system = _MapColumnBuilder(), _MapColumnBuilder()
+        # Body, offset, publisher and key; names and values of properties and of system properties.
+        self._columns = [_TextColumnBuilder() for _ in range(8)]
+        property_names, property_values, system_names, system_values = self._columns[4:]
+        # With the end of each map in them.
+        self._maps = [([0], property_names, property_values), ([0], system_names, system_values)]
 
     def _add(self, event: DecodedEvent) -> None:
         """Add one row, or none if an error is raised: everything is built and checked first."""
         body = event.body
         if event.value is not None:
             body = self._other(event.value).encode()
-        properties = self._texts(event.properties) if self._with_properties else []
-        system = self._texts(event.annotations + event.fields) if self._with_system else []
-        texts = (
-            (self._body, body),
-            (self._offset, event.offset),
-            (self._publisher, event.publisher),
-            (self._key, event.partition_key),
-        )
-        maps = ((self._properties, properties), (self._system, system))
-        for texts_of, text in texts:
-            self._check_room(texts_of, len(text or b""), 1)
-        for maps_of, pairs in maps:
-            self._check_room(maps_of.names, sum(len(name) for name, _ in pairs), len(pairs))
-            size = sum(len(value or b"") for _, value in pairs)
-            self._check_room(maps_of.values, size, len(pairs))
+        texts = [[text] for text in (body, event.offset, event.publisher, event.partition_key)]
+        properties = event.properties if self._with_properties else []
+        system = event.annotations + event.fields if self._with_system else []
+        for pairs in (properties, system):
+            texts += [name for name, _ in pairs], [self._text(value) for _, value in pairs]
+        for column, added in zip(self._columns, texts, strict=True):
+            size = len(column.data) + sum(len(text or b"") for text in added)
+            if max(size, column.count + len(added)) > self._bytes_max:
+                limit = f"{self._bytes_max} bytes or texts"
+                raise KernelError(f"a column would hold more than {limit}: take it before")
         self._numbers.append(event.sequence_number)
         # Times outside of int64 microseconds become the earliest or the latest one.
         self._times.append(max(-_US_MAX - 1, min(event.enqueued_ms * 1000, _US_MAX)))
-        for texts_of, text in texts:
-            texts_of.add(text)
-        for maps_of, pairs in maps:
-            maps_of.add(pairs)
+        for column, added in zip(self._columns, texts, strict=True):
+            for text in added:
+                column.add(text)
+        for ends, names, _ in self._maps:
+            ends.append(names.count)
 
-    def _check_room(self, texts: _TextColumnBuilder, size: int, count: int) -> None:
-        if len(texts.data) + size > self._bytes_max or texts.count + count > self._bytes_max:
-            raise KernelError(
-                f"a column would hold more than {self._bytes_max} bytes or texts: take it before"
-            )
-
-    def _texts(self, pairs: Pairs) -> list[tuple[bytes, bytes | None]]:
-        return [(name, self._text(value)) for name, value in pairs]
-
-    def _text(self, value: bytes) -> bytes | None:
-        code = value[0]
-        if code in TEXTS:
-            text = decode_text(value)
-            return quote_json(text) if self._json else text
-        if code == NULL:
+    def _text(self, encoded: bytes) -> bytes | None:
+        value = decode_simple(encoded)
+        if isinstance(value, str):
+            return (_json.dumps(value, ensure_ascii=False) if self._json else value).encode()
+        if value is None:
             return b"null" if self._json else None
-        if code in (_TRUE, _FALSE) or code == BOOLEAN:
-            return b"true" if code == _TRUE or value[1:] == b"\x01" else b"false"
-        number = decode_integer(value)
-        if number is not None:
-            return b"%d" % number
-        if code == _DOUBLE and math.isfinite(real := _REAL.unpack_from(value, 1)[0]):
-            return repr(real).encode()
-        return self._other(value).encode()
-
-
-def quote_json(text: bytes) -> bytes:
-    """The UTF-8 text as a JSON string."""
-    return _json.dumps(text.decode(), ensure_ascii=False).encode()
+        if isinstance(value, bool):
+            return b"true" if value else b"false"
+        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            return repr(value).encode()
+        return self._other(encoded).encode()
 
 
 class _TextColumnBuilder:
@@ -222,28 +188,6 @@ class _TextColumnBuilder:
                 bits[i >> 3] &= ~(1 << (i & 7))
             valid = bytes(bits)
         return TextColumn(_int32(self._ends), bytes(self.data), valid)
-
-
-class _MapColumnBuilder:
-    """A column of maps while it grows."""
-
-    def __init__(self) -> None:
-        self.names = _TextColumnBuilder()
-        self.values = _TextColumnBuilder()
-        self._ends = [0]
-
-    @property
-    def size(self) -> int:
-        return len(self.names.data) + len(self.values.data)
-
-    def add(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        for name, value in pairs:
-            self.names.add(name)
-            self.values.add(value)
-        self._ends.append(self.names.count)
-
-    def build(self) -> MapColumn:
-        return MapColumn(_int32(self._ends), self.names.build(), self.values.build())
 
 
 def _int32(numbers: list[int]) -> bytes:

@@ -15,25 +15,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from penstock.kernels._pure.decoded_event import (
-    PARTITION_KEY,
-    TEXTS,
-    DecodedEvent,
-    Pairs,
-    decode_integer,
-    decode_text,
-    message_bounds,
-    open_event,
-)
-from penstock.kernels._pure.values import BINARY8, BINARY32, BOOLEAN, NULL, KernelError
+from penstock.kernels._pure.columns import message_bounds
+from penstock.kernels._pure.decoded_event import DecodedEvent, Pairs, decode_simple, open_event
+from penstock.kernels._pure.messages import KEY
+from penstock.kernels._pure.values import KernelError
 
 BLOCK_BYTES_MAX = 2**31 - 1  # readers of Avro keep a block's size in an int
 
 _LONG, _DOUBLE, _STRING, _BYTES = b"\x00", b"\x02", b"\x04", b"\x06"
 _NO_BODY, _BODY = b"\x00", b"\x02"
 _LONG_MAX = 2**63 - 1
-_TRUE, _FALSE, _REAL = 0x41, 0x42, 0x82
-_BINARIES = bytes((BINARY8, BINARY32))
 
 
 class AvroRecordWriter:
@@ -97,11 +88,11 @@ class AvroRecordWriter:
             encode_bytes(b"x-opt-enqueued-time") + _LONG + encode_long(time),
         ]
         if event.partition_key is not None:
-            system.append(encode_bytes(PARTITION_KEY) + _STRING + encode_bytes(event.partition_key))
+            system.append(encode_bytes(KEY) + _STRING + encode_bytes(event.partition_key))
         own = [
             pair
             for pair in event.annotations + event.fields
-            if pair[0] != PARTITION_KEY or event.partition_key is None
+            if pair[0] != KEY or event.partition_key is None
         ]
         return b"".join(
             (
@@ -117,25 +108,23 @@ class AvroRecordWriter:
     def _pairs(self, pairs: Pairs) -> list[bytes]:
         return [encode_bytes(name) + self._union(value) for name, value in pairs]
 
-    def _union(self, value: bytes) -> bytes:
-        code = value[0]
-        if code in TEXTS:
-            return _STRING + encode_bytes(decode_text(value))
-        if code == NULL:
-            return _STRING + encode_bytes(b"")
-        if code in (_TRUE, _FALSE) or code == BOOLEAN:
-            is_true = code == _TRUE or value[1:] == b"\x01"
-            return _STRING + encode_bytes(b"true" if is_true else b"false")
-        number = decode_integer(value)
-        if number is not None:
-            if number > _LONG_MAX:
-                return _STRING + encode_bytes(b"%d" % number)
-            return _LONG + encode_long(number)
-        if code == _REAL:
-            return _DOUBLE + value[:0:-1]  # the same bits, little endian
-        if code in _BINARIES:
-            return _BYTES + encode_bytes(decode_text(value))
-        return self._other(value)
+    def _union(self, encoded: bytes) -> bytes:
+        value = decode_simple(encoded)
+        if value is None:
+            value = ""
+        elif isinstance(value, bool):
+            value = "true" if value else "false"
+        elif isinstance(value, int):
+            if value <= _LONG_MAX:
+                return _LONG + encode_long(value)
+            value = str(value)
+        if isinstance(value, str):
+            return _STRING + encode_bytes(value.encode())
+        if isinstance(value, float):
+            return _DOUBLE + encoded[:0:-1]  # the same bits, little endian
+        if isinstance(value, bytes):
+            return _BYTES + encode_bytes(value)
+        return self._other(encoded)
 
     def _body(self, event: DecodedEvent) -> bytes:
         if event.value is not None:

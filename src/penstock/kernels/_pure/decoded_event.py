@@ -9,70 +9,21 @@ import struct
 
 import msgspec
 
-from penstock.kernels._pure.columns import decode_events
+from penstock.kernels._pure import messages, values
+from penstock.kernels._pure.columns import decode_events, split_map
 from penstock.kernels._pure.messages import SEQUENCE, VALUE, read_section_code
-from penstock.kernels._pure.values import (
-    BINARY8,
-    BINARY32,
-    ELEMENTS_MAX,
-    LIST0,
-    LIST32,
-    NULL,
-    STRING8,
-    STRING32,
-    SYMBOL8,
-    SYMBOL32,
-    KernelError,
-    check_elements,
-    check_value,
-    open_compound,
-)
+from penstock.kernels._pure.values import KernelError, variable_content
 
 Pairs = list[tuple[bytes, bytes]]
 """Names as text, and encoded values."""
 
 # Annotations of every event, which have columns of their own.
-PLACE = frozenset(
-    (
-        b"x-opt-sequence-number",
-        b"x-opt-sequence-number-epoch",
-        b"x-opt-offset",
-        b"x-opt-enqueued-time",
-    )
-)
-PARTITION_KEY = b"x-opt-partition-key"
-PUBLISHER = b"x-opt-publisher"
-# The fields of AMQP's own properties (AMQP 3.2.4), in their order.
-FIELDS = (
-    b"message-id",
-    b"user-id",
-    b"to",
-    b"subject",
-    b"reply-to",
-    b"correlation-id",
-    b"content-type",
-    b"content-encoding",
-    b"absolute-expiry-time",
-    b"creation-time",
-    b"group-id",
-    b"group-sequence",
-    b"reply-to-group-id",
-)
-TEXTS = bytes((STRING8, STRING32, SYMBOL8, SYMBOL32))
-_STRINGS = bytes((STRING8, STRING32))
-_PLAIN_BODIES = _STRINGS + bytes((BINARY8, BINARY32))
-_INTEGERS = {
-    **dict.fromkeys((0x50, 0x52, 0x53), struct.Struct(">B")),
-    **dict.fromkeys((0x51, 0x54, 0x55), struct.Struct(">b")),
-    0x60: struct.Struct(">H"),
-    0x61: struct.Struct(">h"),
-    0x70: struct.Struct(">I"),
-    0x71: struct.Struct(">i"),
-    0x80: struct.Struct(">Q"),
-    0x81: struct.Struct(">q"),
-}
-_ZEROS = b"\x43\x44"
-_PACK_LIST32 = struct.Struct(">BII").pack
+PLACE = messages.OWNED - {messages.PUBLISHER}
+FIELDS = tuple(name.encode() for name, _ in messages.PROPERTIES_FIELDS)
+_TEXTS = values.STRINGS + bytes((values.SYMBOL8, values.SYMBOL32))
+_BINARIES = bytes((values.BINARY8, values.BINARY32))
+_TRUE, _FALSE, _DOUBLE = 0x41, 0x42, 0x82
+OTHER = object()
 
 
 class DecodedEvent(msgspec.Struct, frozen=True):
@@ -95,19 +46,17 @@ def open_event(data: bytes, start: int, end: int) -> DecodedEvent:
     """Decode the message data[start:end]. Raises KernelError like `decode_events`."""
     columns = decode_events(data, [start, end])
     try:
-        annotations = _split_map(columns.system[0])
+        annotations = _name_pairs(columns.system[0])
         body, value = _body_columns(columns.bodies[0], columns.body_kinds[0])
-        properties = columns.properties[0]
-        fields = columns.message_properties[0]
         return DecodedEvent(
             columns.sequence_numbers[0],
             columns.enqueued_ms[0],
             columns.offsets[0].encode(),
-            _find_string(annotations, PARTITION_KEY),
-            _find_string(annotations, PUBLISHER),
-            _split_map(properties) if properties else [],
+            _find_string(annotations, messages.KEY),
+            _find_string(annotations, messages.PUBLISHER),
+            _name_pairs(columns.properties[0]),
             [pair for pair in annotations if pair[0] not in PLACE],
-            _fields(fields) if fields else [],
+            _fields(columns.message_properties[0]),
             body,
             value,
         )
@@ -115,63 +64,50 @@ def open_event(data: bytes, start: int, end: int) -> DecodedEvent:
         raise KernelError(f"the message is cut off in a value at byte {end}") from None
 
 
-def message_bounds(data: bytes, bounds: list[int]) -> list[tuple[int, int]]:
-    """Pairs of start and end, checked."""
-    if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
-        raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
-    pairs = iter(bounds)
-    return list(zip(pairs, pairs, strict=True))
-
-
-def decode_text(value: bytes) -> bytes:
-    """The content of an encoded string, symbol or binary."""
-    return value[5 if value[0] & 0x10 else 2 :]
-
-
-def decode_integer(value: bytes) -> int | None:
-    """The value of an encoded integer; None for any other value, also for a timestamp."""
-    if value[0] in _ZEROS:
-        return 0
-    form = _INTEGERS.get(value[0])
-    return None if form is None else int(form.unpack_from(value, 1)[0])
+def decode_simple(value: bytes) -> object:
+    """The value of an encoded null, boolean, integer, double, string, symbol (as str) or binary;
+    OTHER for all other types."""
+    code = value[0]
+    if code in _TEXTS:
+        return variable_content(value).decode()
+    if code in _BINARIES:
+        return variable_content(value)
+    if code == values.NULL:
+        return None
+    if code in (_TRUE, _FALSE, values.BOOLEAN):
+        return code == _TRUE or value[1:] == b"\x01"
+    if code == _DOUBLE:
+        return float(struct.unpack_from(">d", value, 1)[0])
+    number = values.read_integer(value)
+    return OTHER if number is None else number
 
 
 def _property_name(key: bytes) -> bytes:
     """A key is a string or a symbol; ulongs are reserved, and others do not exist (AMQP 3.2)."""
-    if key[0] in TEXTS:
-        return decode_text(key)
-    number = decode_integer(key)
+    if key[0] in _TEXTS:
+        return variable_content(key)
+    number = values.read_integer(key)
     return key.hex().encode() if number is None else b"%d" % number
 
 
-def _split_map(encoded: bytes) -> Pairs:
-    budget = [ELEMENTS_MAX]
-    end = len(encoded)
-    count, position, _ = open_compound(encoded, encoded[0], 1, end, budget)
-    found: Pairs = []
-    for _ in range(count >> 1):
-        value = check_value(encoded, position, end, 2, budget)
-        after = check_value(encoded, value, end, 2, budget)
-        name = encoded[position:value]
-        found.append((_property_name(name), encoded[value:after]))
-        position = after
-    if position != end:
-        raise KernelError(f"a map of the message ends at byte {position}, its place at {end}")
-    return found
+def _name_pairs(encoded: bytes) -> Pairs:
+    """The pairs of an encoded map; none if there is no map."""
+    pairs = split_map(encoded) if encoded else []
+    return [(_property_name(key), value) for key, value in pairs]
 
 
 def _fields(encoded: bytes) -> Pairs:
-    if encoded[0] == LIST0:
+    if not encoded or encoded[0] == values.LIST0:
         return []
-    budget = [ELEMENTS_MAX]
+    budget = [values.ELEMENTS_MAX]
     end = len(encoded)
-    count, position, _ = open_compound(encoded, encoded[0], 1, end, budget)
+    count, position, _ = values.open_compound(encoded, encoded[0], 1, end, budget)
     if count > len(FIELDS):
         raise KernelError(f"{count} properties of a message: at most {len(FIELDS)} exist")
     found: Pairs = []
     for name in FIELDS[:count]:
-        after = check_value(encoded, position, end, 2, budget)
-        if encoded[position] != NULL:
+        after = values.check_value(encoded, position, end, 2, budget)
+        if encoded[position] != values.NULL:
             found.append((name, encoded[position:after]))
         position = after
     if position != end:
@@ -181,17 +117,18 @@ def _fields(encoded: bytes) -> Pairs:
 
 def _find_string(pairs: Pairs, name: bytes) -> bytes | None:
     """The last string of that name: a key of another type routes nothing (protocol.md 4.5)."""
-    found = [value for each, value in pairs if each == name]
-    return decode_text(found[-1]) if found and found[-1][0] in _STRINGS else None
+    value = dict(pairs).get(name)
+    return variable_content(value) if value and value[0] in values.STRINGS else None
 
 
 def _body_columns(body: bytes, kind: int) -> tuple[bytes | None, bytes | None]:
     if kind == VALUE:
         _, first = read_section_code(body, 0, len(body))
         value = body[first:]
-        if value[0] == NULL:
+        if value[0] == values.NULL:
             return b"", None
-        return (decode_text(value), None) if value[0] in _PLAIN_BODIES else (None, value)
+        is_plain = value[0] in values.STRINGS + _BINARIES
+        return (variable_content(value), None) if is_plain else (None, value)
     if kind == SEQUENCE:
         return None, _join_sequences(body)
     return (body, None) if kind else (None, None)
@@ -201,19 +138,17 @@ def _join_sequences(sections: bytes) -> bytes:
     """The lists of all sequence sections as one."""
     parts: list[bytes] = []
     total = position = 0
-    budget = [ELEMENTS_MAX]
+    budget = [values.ELEMENTS_MAX]
     while position < len(sections):
-        code, first = read_section_code(sections, position, len(sections))
-        assert code == SEQUENCE
-        if sections[first] == LIST0:
+        _, first = read_section_code(sections, position, len(sections))
+        if sections[first] == values.LIST0:
             position = first + 1
             continue
-        count, start, stop = open_compound(
+        count, start, position = values.open_compound(
             sections, sections[first], first + 1, len(sections), budget
         )
-        check_elements(sections, start, count, stop, 2, budget)
+        values.check_elements(sections, start, count, position, 2, budget)
         total += count
-        parts.append(sections[start:stop])
-        position = stop
+        parts.append(sections[start:position])
     inside = b"".join(parts)
-    return _PACK_LIST32(LIST32, len(inside) + 4, total) + inside
+    return struct.pack(">BII", values.LIST32, len(inside) + 4, total) + inside

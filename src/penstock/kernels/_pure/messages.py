@@ -13,48 +13,26 @@ No check reads beyond `end`. `penstock.kernels._messages` is the compiled implem
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from penstock.kernels._pure.values import (
-    BINARY8,
-    BINARY32,
-    ELEMENTS_MAX,
-    LIST0,
-    LIST8,
-    LIST32,
-    MAP8,
-    MAP32,
-    NULL,
-    STRING8,
-    STRING32,
-    SYMBOL8,
-    SYMBOL32,
-    ULONGS,
-    KernelError,
-    KeyTooLong,
-    check_descriptor,
-    check_elements,
-    check_text,
-    check_value,
-    missing_value,
-    open_compound,
-    overrun,
-    type_name,
-)
+from penstock.kernels._pure import values
+from penstock.kernels._pure.values import ELEMENTS_MAX, STRINGS, SYMBOL8, KernelError, check_value
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
 DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
 
 PARTITION_KEY_MAX = 128  # characters (protocol.md 4.5)
-SEEN_ELEMENTS_MAX = 1_000  # so that a usual message never exceeds ELEMENTS_MAX
+SEEN_ELEMENTS_MAX = (
+    1_000  # in an AnnotationsCache, so that a usual message never exceeds ELEMENTS_MAX
+)
 
 KEY = b"x-opt-partition-key"
-_PUBLISHER = b"x-opt-publisher"
+PUBLISHER = b"x-opt-publisher"
 _PRODUCER_ID = b"com.microsoft:producer-id"
 _PRODUCER_EPOCH = b"com.microsoft:producer-epoch"
 _PRODUCER_NUMBER = b"com.microsoft:producer-sequence-number"
@@ -90,7 +68,7 @@ PROPERTIES_FIELDS: tuple[Field, ...] = (
 def constructors_of(fields: tuple[Field, ...]) -> tuple[bytes, ...]:
     """For each field the constructors that may stand there; every field may be null."""
     return tuple(
-        bytes(code for code in range(256) if type_name(code) in ("null", *types))
+        bytes(code for code in range(256) if values.type_name(code) in ("null", *types))
         for _, types in fields
     )
 
@@ -105,15 +83,13 @@ OWNED = frozenset(
         b"x-opt-sequence-number-epoch",
         b"x-opt-offset",
         b"x-opt-enqueued-time",
-        _PUBLISHER,
+        PUBLISHER,
     )
 )
 KNOWN = OWNED | {KEY, _PRODUCER_ID, _PRODUCER_EPOCH, _PRODUCER_NUMBER}
 
-_ANNOTATION_KEYS = bytes((SYMBOL8, SYMBOL32, STRING8, STRING32)) + ULONGS
-_DELIVERY_ANNOTATION_KEYS = bytes((SYMBOL8, SYMBOL32)) + ULONGS
-_PROPERTY_KEYS = bytes((STRING8, STRING32))
-_STRINGS = bytes((STRING8, STRING32))
+_DELIVERY_ANNOTATION_KEYS = bytes((SYMBOL8, values.SYMBOL32)) + values.ULONGS
+_ANNOTATION_KEYS = STRINGS + _DELIVERY_ANNOTATION_KEYS
 
 SYMBOLIC = {
     b"amqp:header:list": HEADER,
@@ -127,17 +103,6 @@ SYMBOLIC = {
     b"amqp:footer:map": FOOTER,
 }
 
-_U32 = struct.Struct(">I").unpack_from
-_U64 = struct.Struct(">Q").unpack_from
-_SIGNED = {
-    0x51: struct.Struct(">b").unpack_from,
-    0x54: struct.Struct(">b").unpack_from,
-    0x55: struct.Struct(">b").unpack_from,
-    0x61: struct.Struct(">h").unpack_from,
-    0x71: struct.Struct(">i").unpack_from,
-    0x81: struct.Struct(">q").unpack_from,
-    0x83: struct.Struct(">q").unpack_from,  # a timestamp is a number as well
-}
 
 _Section = tuple[int, int, int]  # code, start and end of the value
 
@@ -157,7 +122,8 @@ EMPTY = Annotations(canonical=False)  # a message without a section: stored with
 
 
 class AnnotationsCache:
-    """The last annotations section and what it said: in a batch with a key all are the same."""
+    """The last annotations section and what it said: in a batch with a key all are the same. Only
+    the compiled implementation uses it."""
 
     __slots__ = ("annotations", "section")
 
@@ -189,27 +155,19 @@ class MessageFunctions(Protocol):
 
 
 def inspect_message(data: bytes, start: int, end: int, seen: AnnotationsCache) -> Annotations:
-    """Check a whole message."""
+    """Check a whole message. `seen` is for the compiled implementation."""
     if start == end:
         return EMPTY  # azure-eventhub sends it for a value body of None without properties
-    budget = [ELEMENTS_MAX]
     annotations = BARE
-    unusual = _UNUSUAL_FIRST
-    position = start
-    while position < end:
-        code = data[position + 2] if position + 2 < end else 0
-        if unusual[code] or data[position] or data[position + 1] != 0x53:
-            return _inspect_any(data, start, end)
+    canonical = True
+    last_code, position = 0, start
+    for code, first, stop in _sections(data, start, end):
         if code == MESSAGE_ANNOTATIONS:
-            stop, annotations = read_annotations(data, position + 3, end, budget)
-            if annotations.producer is None and annotations.elements <= SEEN_ELEMENTS_MAX:
-                seen.section = data[position:stop]
-                seen.annotations = annotations
-            position = stop
-        else:
-            position = _CHECKS[code](data, position + 3, end, budget)
-        unusual = _UNUSUAL_AFTER[code]
-    return annotations
+            annotations = read_annotations(data, first, stop, [ELEMENTS_MAX])[1]
+        # The descriptor has three bytes, and the sections stand in order.
+        canonical = canonical and first == position + 3 and code >= last_code
+        last_code, position = code, stop
+    return annotations if canonical else not_canonical(annotations)
 
 
 def rewrite_message(
@@ -238,17 +196,17 @@ def service_annotations(key: str | None, publisher: str | None) -> tuple[int, by
     """Count and bytes of the pairs that the service writes at ingest (protocol.md 5.4, 13)."""
     pairs = b""
     if key is not None:
-        pairs += _symbol(KEY) + _encode_string(key.encode())
+        pairs += values.encode_variable(SYMBOL8, KEY) + values.encode_variable(
+            values.STRING8, key.encode()
+        )
     if publisher is not None:
-        pairs += _symbol(_PUBLISHER) + _encode_string(publisher.encode())
+        pairs += values.encode_variable(SYMBOL8, PUBLISHER)
+        pairs += values.encode_variable(values.STRING8, publisher.encode())
     return 2 * ((key is not None) + (publisher is not None)), pairs
 
 
 def annotations_section(count: int, pairs: bytes) -> bytes:
-    """A message-annotations section in the smaller of its two forms."""
-    if count <= 0xFF and len(pairs) < 0xFF:
-        return b"\x00\x53\x72\xc1" + bytes((len(pairs) + 1, count)) + pairs
-    return b"\x00\x53\x72\xd1" + struct.pack(">II", len(pairs) + 4, count) + pairs
+    return b"\x00\x53\x72" + values.encode_map(count, pairs)
 
 
 def read_section_code(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -256,13 +214,13 @@ def read_section_code(data: bytes, position: int, end: int) -> tuple[int, int]:
     if position >= end or data[position]:
         raise missing_section(position)
     first = position + 1
-    stop = check_descriptor(data, first, end)
+    stop = values.check_descriptor(data, first, end)
     if data[first] == 0x53:
         code = data[first + 1]
     elif data[first] == 0x80:
-        code = int(_U64(data, first + 1)[0])
+        code = int.from_bytes(data[first + 1 : stop], "big")
     else:
-        code = SYMBOLIC.get(data[first + (5 if data[first] == SYMBOL32 else 2) : stop], 0)
+        code = SYMBOLIC.get(values.variable_content(data[first:stop]), 0)
     if not HEADER <= code <= FOOTER:
         raise unknown_section(code, position)
     return code, stop
@@ -285,35 +243,21 @@ def read_annotations(
     canonical = True
     for _ in range(count >> 1):
         if position >= stop:
-            raise missing_value(position)
+            raise values.missing_value(position)
         code = data[position]
         if code not in _ANNOTATION_KEYS:
             raise bad_annotation_key(code, position)
         value = check_value(data, position, stop, 2, budget)
-        if code in _STRINGS:
+        if code in STRINGS:
             canonical = False
-        name = data[position + (5 if code & 0x10 else 2) : value]
+        name = values.variable_content(data[position:value])
         position = check_value(data, value, stop, 2, budget)
         if name in KNOWN:
             if name in known:
                 raise second_annotation(name, value)
             known[name] = (value, position)
-    if position != stop:
-        raise overrun(position, position, stop)
+    values.check_end(position, stop)
     return stop, judge_annotations(data, known, canonical, before - budget[0])
-
-
-def read_integer(data: bytes, position: int) -> int | None:
-    """The signed number of any width at `position`, None if something else stands there."""
-    unpack = _SIGNED.get(data[position])
-    return None if unpack is None else int(unpack(data, position + 1)[0])
-
-
-def read_string(data: bytes, start: int, stop: int) -> str | None:
-    """The string that lies between, None if it is not one. It was checked before."""
-    if data[start] not in _STRINGS:
-        return None
-    return data[start + (2 if data[start] == STRING8 else 5) : stop].decode()
 
 
 def judge_annotations(
@@ -325,16 +269,16 @@ def judge_annotations(
     key = publisher = None
     for name, (start, stop) in known.items():
         if name == KEY:
-            key = read_string(data, start, stop)
+            key = values.read_string(data[start:stop])
             # Not a string: it does not route (protocol.md 4.5), and GO and JAVA die of it (5.4).
             canonical = canonical and key is not None
-        elif name == _PUBLISHER:
-            publisher = read_string(data, start, stop)
+        elif name == PUBLISHER:
+            publisher = values.read_string(data[start:stop])
             canonical = canonical and publisher is not None
         elif name in OWNED:
             canonical = False
     if key is not None and len(key) > PARTITION_KEY_MAX:
-        raise KeyTooLong(
+        raise values.KeyTooLong(
             f"the partition key at byte {known[KEY][0]} has {len(key)} characters: "
             f"at most {PARTITION_KEY_MAX} are allowed"
         )
@@ -345,20 +289,12 @@ def _producer(data: bytes, known: dict[bytes, tuple[int, int]]) -> tuple[int, in
     """The idempotent producer's stamp, if all three parts are there (protocol.md 4.7)."""
     numbers = []
     for name in (_PRODUCER_ID, _PRODUCER_EPOCH, _PRODUCER_NUMBER):
-        number = read_integer(data, known[name][0]) if name in known else None
+        start, stop = known.get(name, (0, 0))
+        number = values.read_signed(data[start:stop]) if stop else None
         if number is None:
             return None
         numbers.append(number)
     return numbers[0], numbers[1], numbers[2]
-
-
-def _inspect_any(data: bytes, start: int, end: int) -> Annotations:
-    """Check a message whose sections stand in another order or have other descriptors."""
-    annotations = BARE
-    for code, first, stop in _sections(data, start, end):
-        if code == MESSAGE_ANNOTATIONS:
-            annotations = read_annotations(data, first, stop, [ELEMENTS_MAX])[1]
-    return not_canonical(annotations)
 
 
 def not_canonical(annotations: Annotations) -> Annotations:
@@ -393,13 +329,13 @@ def _own_pairs(data: bytes, first: int, stop: int, *, keep_key: bool) -> tuple[i
         code = data[position]
         value = check_value(data, position, stop, 2, [ELEMENTS_MAX])
         after = check_value(data, value, stop, 2, [ELEMENTS_MAX])
-        name = data[position + (5 if code & 0x10 else 2) : value]
+        name = values.variable_content(data[position:value])
         keep = name not in OWNED
         if name == KEY:
-            keep = keep_key and data[value] in _STRINGS
-        if keep and code in _STRINGS:
-            check_text(data, SYMBOL8, value - len(name), value)
-            pairs += _symbol(name), data[value:after]
+            keep = keep_key and data[value] in STRINGS
+        if keep and code in STRINGS:
+            values.check_text(data, SYMBOL8, value - len(name), value)
+            pairs += values.encode_variable(SYMBOL8, name), data[value:after]
         elif keep:
             pairs.append(data[position:after])
         kept += 2 * keep
@@ -407,22 +343,10 @@ def _own_pairs(data: bytes, first: int, stop: int, *, keep_key: bool) -> tuple[i
     return kept, b"".join(pairs)
 
 
-def _symbol(name: bytes) -> bytes:
-    if len(name) <= 0xFF:
-        return bytes((SYMBOL8, len(name))) + name
-    return b"\xb3" + struct.pack(">I", len(name)) + name
-
-
-def _encode_string(text: bytes) -> bytes:
-    if len(text) <= 0xFF:
-        return bytes((STRING8, len(text))) + text
-    return b"\xb1" + struct.pack(">I", len(text)) + text
-
-
 def _open_map(data: bytes, position: int, end: int, budget: list[int]) -> tuple[int, int, int]:
-    if position >= end or data[position] not in (MAP8, MAP32):
+    if position >= end or data[position] not in (values.MAP8, values.MAP32):
         raise missing_map(position)
-    return open_compound(data, data[position], position + 1, end, budget)
+    return values.open_compound(data, data[position], position + 1, end, budget)
 
 
 def _check_keyed_map(data: bytes, position: int, end: int, budget: list[int], keys: bytes) -> int:
@@ -430,36 +354,21 @@ def _check_keyed_map(data: bytes, position: int, end: int, budget: list[int], ke
     count, position, stop = _open_map(data, position, end, budget)
     for _ in range(count >> 1):
         if position >= stop:
-            raise missing_value(position)
+            raise values.missing_value(position)
         if data[position] not in keys:
             raise bad_map_key(data[position], position)
         position = check_value(data, position, stop, 2, budget)
         position = check_value(data, position, stop, 2, budget)
-    if position != stop:
-        raise overrun(position, position, stop)
-    return stop
-
-
-def _check_delivery_annotations(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    return _check_keyed_map(data, position, end, budget, _DELIVERY_ANNOTATION_KEYS)
-
-
-def _check_footer(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    """rhea writes strings as keys, and every client reads them."""
-    return _check_keyed_map(data, position, end, budget, _ANNOTATION_KEYS)
-
-
-def _check_application_properties(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    return _check_keyed_map(data, position, end, budget, _PROPERTY_KEYS)
+    return values.check_end(position, stop)
 
 
 def _open_list(data: bytes, position: int, end: int, budget: list[int]) -> tuple[int, int, int]:
     code = data[position] if position < end else 0
-    if code == LIST0:
+    if code == values.LIST0:
         return 0, position + 1, position + 1
-    if code not in (LIST8, LIST32):
+    if code not in (values.LIST8, values.LIST32):
         raise missing_list(position)
-    return open_compound(data, code, position + 1, end, budget)
+    return values.open_compound(data, code, position + 1, end, budget)
 
 
 def _check_fields(
@@ -475,31 +384,25 @@ def _check_fields(
         if data[position] not in fields[index]:
             raise wrong_field_type(section, index, data[position], position)
         position = after
-    if position != stop:
-        raise overrun(position, position, stop)
-    return stop
-
-
-def _check_header(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    return _check_fields(data, position, end, budget, HEADER, HEADER_CONSTRUCTORS)
-
-
-def _check_properties(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    return _check_fields(data, position, end, budget, PROPERTIES, PROPERTIES_CONSTRUCTORS)
+    return values.check_end(position, stop)
 
 
 def _check_data(data: bytes, position: int, end: int, budget: list[int]) -> int:
     _take_one(budget, position)
     # rhea writes null for a body of null.
-    if position >= end or data[position] not in (BINARY8, BINARY32, NULL):
+    if position >= end or data[position] not in (values.BINARY8, values.BINARY32, values.NULL):
         raise missing_binary(position)
+    return check_value(data, position, end, 1, budget)
+
+
+def _check_any(data: bytes, position: int, end: int, budget: list[int]) -> int:
     return check_value(data, position, end, 1, budget)
 
 
 def _check_sequence(data: bytes, position: int, end: int, budget: list[int]) -> int:
     _take_one(budget, position)
     count, first, stop = _open_list(data, position, end, budget)
-    return check_elements(data, first, count, stop, 2, budget)
+    return values.check_elements(data, first, count, stop, 2, budget)
 
 
 def _take_one(budget: list[int], position: int) -> None:
@@ -508,34 +411,17 @@ def _take_one(budget: list[int], position: int) -> None:
         raise too_many_sections(position)
 
 
-def _check_any(data: bytes, position: int, end: int, budget: list[int]) -> int:
-    return check_value(data, position, end, 1, budget)
-
-
 _CHECKS: dict[int, Callable[[bytes, int, int, list[int]], int]] = {
-    HEADER: _check_header,
-    DELIVERY_ANNOTATIONS: _check_delivery_annotations,
-    PROPERTIES: _check_properties,
-    APPLICATION_PROPERTIES: _check_application_properties,
+    HEADER: partial(_check_fields, section=HEADER, fields=HEADER_CONSTRUCTORS),
+    DELIVERY_ANNOTATIONS: partial(_check_keyed_map, keys=_DELIVERY_ANNOTATION_KEYS),
+    PROPERTIES: partial(_check_fields, section=PROPERTIES, fields=PROPERTIES_CONSTRUCTORS),
+    APPLICATION_PROPERTIES: partial(_check_keyed_map, keys=STRINGS),
     DATA: _check_data,
     SEQUENCE: _check_sequence,
     VALUE: _check_any,
-    FOOTER: _check_footer,
+    # rhea writes strings as keys, and every client reads them.
+    FOOTER: partial(_check_keyed_map, keys=_ANNOTATION_KEYS),
 }
-
-
-def _unusual_after(code: int) -> bytes:
-    """For each code 1 where it may not stand behind `code` in a canonical message."""
-    table = bytearray(b"\x01" * 256)
-    for following in range(HEADER, FOOTER + 1):
-        in_order = following > code or following == code in (DATA, SEQUENCE)
-        mixed = following != code and following in (SEQUENCE, VALUE) and code in (DATA, SEQUENCE)
-        table[following] = not in_order or mixed
-    return bytes(table)
-
-
-_UNUSUAL_FIRST = _unusual_after(0)
-_UNUSUAL_AFTER = {code: _unusual_after(code) for code in range(HEADER, FOOTER + 1)}
 
 
 # The errors of the checks above; the compiled implementation raises the same ones.
@@ -546,8 +432,8 @@ def wrong_field_type(section: int, index: int, code: int, position: int) -> Kern
     section_name, fields = names[section]
     field, types = fields[index]
     return KernelError(
-        f"the field {field} of {section_name} at byte {position} is of type {type_name(code)} "
-        f"(0x{code:02x}): {' or '.join((*types, 'null'))} is allowed"
+        f"the field {field} of {section_name} at byte {position} is of type "
+        f"{values.type_name(code)} (0x{code:02x}): {' or '.join((*types, 'null'))} is allowed"
     )
 
 

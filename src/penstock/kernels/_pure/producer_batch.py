@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 
-from penstock.kernels._pure.values import KernelError
+from penstock.kernels._pure import values
+from penstock.kernels._pure.values import KernelError, encode_variable
 
 EVENT_BYTES_MAX = 64 * 1024 * 1024  # far above any publication; lengths stay within 32 bits
 
 _PACK_U32 = struct.Struct(">I").pack
 _PACK_LONG = struct.Struct(">Bq").pack
 _PACK_DOUBLE = struct.Struct(">Bd").pack
-_PACK_MAP32 = struct.Struct(">BII").pack
 _DATA = b"\x00\x53\x75"
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _NUMBERS = 2**31  # after the highest AMQP int comes 0
@@ -45,11 +45,11 @@ def append_event(
         if encoded is None:
             return False
         parts += _APPLICATION_PROPERTIES, encoded
-    parts += _DATA, _binary(body)
+    parts += _DATA, encode_variable(values.BINARY8, body)
     message = b"".join(parts)
     if len(message) > EVENT_BYTES_MAX:
         return False
-    out += _DATA + _binary(message)
+    out += _DATA + encode_variable(values.BINARY8, message)
     return True
 
 
@@ -89,8 +89,8 @@ def append_bodies(
         if number_at >= 0:
             numbered = (number + row - first) % _NUMBERS
             own = annotations[:number_at] + _PACK_U32(numbered) + annotations[number_at + 4 :]
-        message = own + _DATA + _binary(bytes(data[begin:end]))
-        section = _DATA + _binary(message)
+        message = own + _DATA + encode_variable(values.BINARY8, bytes(data[begin:end]))
+        section = _DATA + encode_variable(values.BINARY8, message)
         if len(out) + len(section) > size_max:
             break
         starts.append(len(out) + len(section) - len(message))
@@ -98,21 +98,12 @@ def append_bodies(
     return starts
 
 
-def _binary(chunk: bytes) -> bytes:
-    if len(chunk) < 256:
-        return bytes((0xA0, len(chunk))) + chunk
-    return b"\xb0" + _PACK_U32(len(chunk)) + chunk
-
-
 def _encode_map(properties: dict[str, object]) -> bytes | None:
     parts = bytearray()
     for key, value in properties.items():
         if type(key) is not str or not _append(parts, key) or not _append(parts, value):
             return None
-    count = 2 * len(properties)
-    if len(parts) < 255 and count < 256:
-        return bytes((0xC1, len(parts) + 1, count)) + parts
-    return _PACK_MAP32(0xD1, len(parts) + 4, count) + parts
+    return values.encode_map(2 * len(properties), bytes(parts))
 
 
 def _append(out: bytearray, value: object) -> bool:
@@ -124,7 +115,7 @@ def _append(out: bytearray, value: object) -> bool:
             text = value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
             return False
-        out += _encode_text(text)
+        out += encode_variable(values.STRING8, text)
     elif kind is int:
         assert isinstance(value, int)
         if value not in _LONG:
@@ -139,13 +130,7 @@ def _append(out: bytearray, value: object) -> bool:
         out += _PACK_DOUBLE(0x82, value)
     elif kind is bytes:
         assert isinstance(value, bytes)
-        out += _binary(value)
+        out += encode_variable(values.BINARY8, value)
     else:
         return False
     return True
-
-
-def _encode_text(text: bytes) -> bytes:
-    if len(text) < 256:
-        return bytes((0xA1, len(text))) + text
-    return b"\xb1" + _PACK_U32(len(text)) + text

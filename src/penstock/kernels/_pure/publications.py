@@ -1,7 +1,6 @@
 """From transfers to publications: check every event and bring it into canonical form.
 
-Most clients send canonical messages. A batch of these is one slice of the bytes that arrived, and
-nothing is built per event. The general path handles everything else.
+Most clients send canonical messages, which are stored as they arrived; all others are rewritten.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import struct
 import msgspec
 
 from penstock.kernels._pure import messages as pure_messages
+from penstock.kernels._pure import values
+from penstock.kernels._pure.columns import message_bounds
 from penstock.kernels._pure.messages import (
     BARE,
     DATA,
@@ -23,20 +24,12 @@ from penstock.kernels._pure.messages import (
     annotations_section,
     service_annotations,
 )
-from penstock.kernels._pure.values import BINARY8, BINARY32, ELEMENTS_MAX, KernelError, KeyConflict
+from penstock.kernels._pure.values import ELEMENTS_MAX, KernelError, KeyConflict
 
 _EVENTS_MAX = 65_536
 _BATCH_BYTES_MAX = 4 * 1024 * 1024  # one record of the log, all events in canonical form
 _SINGLES_BYTES = 1024 * 1024  # a coalesced publication is closed once it is this long
 _SINGLE_BYTES_MIN = _SINGLES_BYTES // _EVENTS_MAX  # added to each, so that at most _EVENTS_MAX fit
-
-# A data section: 00 53 75 a0 <len u8> or 00 53 75 b0 <len u32>.
-_DATA8 = 0x005375A0
-_DATA32 = 0x005375B0
-_ONE_DATA8 = struct.Struct(">IB").unpack_from
-_ONE_DATA32 = struct.Struct(">II").unpack_from
-_EVENT_BYTES_MIN = 9  # such a head, and the shortest message: 00 53 77 40
-_HEAD8 = [b"\x00\x53\x75\xa0" + bytes((length,)) for length in range(256)]
 
 _NUMBER_MAX = 0x7FFFFFFF  # producer numbers are int32 and begin again at 0 (protocol.md 4.7)
 
@@ -84,12 +77,6 @@ def split_batch(
     if not 0 <= start <= end <= len(data):
         raise KernelError(f"no message at bytes {start} to {end} of {len(data)}")
     try:
-        envelope, first = leading_envelope(data, start, end, messages)
-        wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
-        if end - first <= bytes_max:
-            usual = _usual_batch(data, first, end, wanted)
-            if usual is not None and usual.count <= events_max:
-                return usual
         envelope, events = _outer(data, start, end, events_max, messages)
         wanted = _CanonicalForm.of_batch(envelope, publisher, messages)
         return _assemble(data, events, wanted, bytes_max)
@@ -110,24 +97,14 @@ def split_singles(
     publication. A malformed message becomes a RefusedEvent. The order of messages is preserved, and
     the counts add up to their number.
     """
-    if bounds and not 0 <= min(bounds) <= max(bounds) <= len(data):
-        raise KernelError(f"bounds from {min(bounds)} to {max(bounds)} of {len(data)} bytes")
     split: list[Publication | RefusedEvent] = []
     run = _CoalescedSingles()
     wanted = _CanonicalForm(publisher, publisher, messages)
     seen = AnnotationsCache()
-    met = BARE if wanted.met_by(BARE) else None
-    pairs = iter(bounds)
-    for start, end in zip(pairs, pairs, strict=True):
+    for start, end in message_bounds(data, bounds):
         try:
             annotations = messages.inspect_message(data, start, end, seen)
-            if annotations is met:
-                message = data[start:end]
-            elif wanted.met_by(annotations):
-                message = data[start:end]
-                met = annotations
-            else:
-                message = wanted.apply(data, start, end, annotations)
+            message = wanted.apply(data, start, end, annotations)
         except KernelError as error:
             run.close(split)
             split.append(RefusedEvent(1, error))
@@ -149,9 +126,9 @@ def count_metered_events(sections: bytes, step: int) -> int:
     end = len(sections)
     while position < end:
         left = end - position
-        if left >= 5 and sections[position + 3] == BINARY8:
+        if left >= 5 and sections[position + 3] == values.BINARY8:
             size, head = sections[position + 4], 5
-        elif left >= 8 and sections[position + 3] == BINARY32:
+        elif left >= 8 and sections[position + 3] == values.BINARY32:
             size, head = int.from_bytes(sections[position + 4 : position + 8], "big"), 8
         else:
             raise KernelError(f"the stored event at byte {position} is damaged")
@@ -194,7 +171,9 @@ class _CanonicalForm:
         )
 
     def apply(self, data: bytes, start: int, end: int, annotations: Annotations) -> bytes:
-        """The message rewritten for the log. Raises KeyConflict."""
+        """The message as it is stored. Raises KeyConflict."""
+        if self.met_by(annotations):
+            return data[start:end]
         if self.publisher is not None and annotations.key not in (None, self.publisher):
             raise KeyConflict(
                 f"the event at byte {start} has another partition key than its publisher's name"
@@ -241,9 +220,8 @@ class _CoalescedSingles:
         self.last = annotations if stamp is None else None
 
     def add(self, message: bytes) -> None:
-        length = len(message)
-        self.parts += _HEAD8[length] if length <= 0xFF else _data_head(length), message
-        self.size += length + _SINGLE_BYTES_MIN
+        self.parts += _data_head(len(message)), message
+        self.size += len(message) + _SINGLE_BYTES_MIN
         self.count += 1
 
     def close(self, split: list[Publication | RefusedEvent]) -> None:
@@ -274,38 +252,6 @@ def leading_envelope(
     return annotations, position
 
 
-def _usual_batch(data: bytes, first: int, end: int, wanted: _CanonicalForm) -> Publication | None:
-    """The batch as one slice if it consists of events that can be stored as they are, else None."""
-    position, count = first, 0
-    key = wanted.key
-    seen = AnnotationsCache()
-    met = BARE if wanted.met_by(BARE) else None
-    while position < end:
-        if position + _EVENT_BYTES_MIN > end:
-            return None
-        head, length = _ONE_DATA8(data, position)
-        event = position + 5
-        if head == _DATA32:
-            length = _ONE_DATA32(data, position)[1]
-            event = position + 8
-        elif head != _DATA8:
-            return None
-        position = event + length
-        if position > end:
-            return None
-        annotations = wanted.messages.inspect_message(data, event, position, seen)
-        if annotations is not met:
-            if annotations.producer is not None or not wanted.met_by(annotations):
-                return None
-            met = annotations
-        if not count:
-            key = annotations.key
-        count += 1
-    if position != end or not count:
-        return None
-    return Publication(data[first:end], count, key, None)
-
-
 def _outer(
     data: bytes, start: int, end: int, events_max: int, messages: MessageFunctions
 ) -> tuple[Annotations, list[int]]:
@@ -329,10 +275,10 @@ def _outer(
         code, first = messages.read_section_code(data, position, end)
         if code == DATA:
             canonical = first == position + 3
-            if data[first] not in (BINARY8, BINARY32):
+            if data[first] not in (values.BINARY8, values.BINARY32):
                 raise KernelError(f"an event's data section without binary at byte {first}")
             stop = messages.check_section(data, code, first, end, [1])
-            head = 2 if data[first] == BINARY8 else 5
+            head = 2 if data[first] == values.BINARY8 else 5
             events += (position if canonical else -1), first + head, stop
         else:
             _check_envelope_code(code, codes)
@@ -359,7 +305,8 @@ def _assemble(
 ) -> Publication:
     """Check each event, rewrite those that are not canonical, and join all."""
     seen = AnnotationsCache()
-    sections = _SectionWriter(data, bytes_max)
+    parts: list[bytes] = []
+    size = 0
     key = wanted.key
     producer: _Run = None
     numbers = iter(events)
@@ -370,61 +317,21 @@ def _assemble(
             key = annotations.key if key is None else key
         elif producer is not None:
             producer = _extend_run(producer, annotations.producer)
-        if not wanted.met_by(annotations):
-            sections.put(wanted.apply(data, first, stop, annotations))
-        elif outer < 0:
-            sections.put(data[first:stop])
+        if outer >= 0 and wanted.met_by(annotations):
+            parts.append(data[outer:stop])
+            size += stop - outer
         else:
-            sections.keep(outer, stop)
-    return Publication(sections.join(), len(events) // 3, key, producer)
-
-
-class _SectionWriter:
-    """Builds consecutive data sections from slices of `data` that are as long as possible."""
-
-    __slots__ = ("_bytes_max", "_data", "_parts", "_pending", "_reached", "_size")
-
-    def __init__(self, data: bytes, bytes_max: int) -> None:
-        self._data = data
-        self._bytes_max = bytes_max
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._pending = self._reached = 0  # data[_pending:_reached] has not been copied yet
-
-    def keep(self, start: int, stop: int) -> None:
-        """Add a data section of `data` as it is."""
-        if start != self._reached:
-            self._flush()
-            self._pending = start
-        self._reached = stop
-
-    def put(self, message: bytes) -> None:
-        """Add a rewritten message."""
-        self._flush()
-        self._parts += _data_head(len(message)), message
-        self._grow(len(message) + 8)
-
-    def join(self) -> bytes:
-        self._flush()
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-
-    def _flush(self) -> None:
-        if self._pending < self._reached:
-            self._parts.append(self._data[self._pending : self._reached])
-            self._grow(self._reached - self._pending)
-        self._pending = self._reached
-
-    def _grow(self, length: int) -> None:
+            message = wanted.apply(data, first, stop, annotations)
+            parts += _data_head(len(message)), message
+            size += len(message) + 8
         # Publisher and key can turn a few bytes into hundreds: check before the parts are joined.
-        self._size += length
-        if self._size > self._bytes_max:
-            raise KernelError(f"the batch exceeds {self._bytes_max} bytes in canonical form")
+        if size > bytes_max:
+            raise KernelError(f"the batch exceeds {bytes_max} bytes in canonical form")
+    return Publication(b"".join(parts), len(events) // 3, key, producer)
 
 
 def _data_head(length: int) -> bytes:
-    if length <= 0xFF:
-        return _HEAD8[length]
-    return b"\x00\x53\x75\xb0" + length.to_bytes(4, "big")
+    return b"\x00\x53\x75" + values.variable_head(values.BINARY8, length)
 
 
 def _begin_run(stamp: _Stamp) -> _Run:

@@ -12,7 +12,6 @@ raises the same ones.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 DEPTH_MAX = 32  # a section's own map or list is the first level
 COUNT_MAX = 65_536  # elements of one list, map or array
@@ -27,15 +26,21 @@ BINARY8, STRING8, SYMBOL8 = 0xA0, 0xA1, 0xA3
 BINARY32, STRING32, SYMBOL32 = 0xB0, 0xB1, 0xB3
 LIST8, MAP8, LIST32, MAP32 = 0xC0, 0xC1, 0xD0, 0xD1
 ARRAY8, ARRAY32 = 0xE0, 0xF0
+TIMESTAMP = 0x83
 ULONGS = b"\x44\x53\x80"
+STRINGS = bytes((STRING8, STRING32))
+_SIGNED = b"\x51\x54\x55\x61\x71\x81\x83"  # a timestamp is a number as well
+_UNSIGNED = b"\x43\x44\x50\x52\x53\x60\x70\x80"
 
 CODE_POINT_MAX = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)  # halves of a UTF-16 pair: UTF-32 has none (AMQP 1.6.16)
 
+_VARIABLES = bytes((BINARY8, STRING8, SYMBOL8, BINARY32, STRING32, SYMBOL32))
+_NESTED = bytes((DESCRIBED, LIST8, MAP8, LIST32, MAP32, ARRAY8, ARRAY32))
+_NO_KEYS = frozenset({DESCRIBED, LIST0, *range(LIST8, 0x100)})  # compounds and arrays
+
 _U32 = struct.Struct(">I").unpack_from
 _U32_U32 = struct.Struct(">II").unpack_from
-
-_Check = Callable[[bytes, int, int, int, int, list[int]], int]
 
 
 class KernelError(ValueError):
@@ -49,24 +54,6 @@ class KeyTooLong(KernelError):
 class KeyConflict(KernelError):
     """The event's partition key is not the publisher it is sent through (protocol.md 4.1)."""
 
-
-def _widths() -> bytes:
-    """Bytes of each fixed-width type with its constructor; 0 for all that need a closer look."""
-    table = bytearray(256)
-    for width, codes in (
-        (1, b"\x40\x41\x42\x43\x44\x45"),
-        (2, b"\x50\x51\x52\x53\x54\x55"),
-        (3, b"\x60\x61"),
-        (5, b"\x70\x71\x72\x74"),
-        (9, b"\x80\x81\x82\x83\x84"),
-        (17, b"\x94\x98"),
-    ):
-        for code in codes:
-            table[code] = width
-    return bytes(table)
-
-
-WIDTH = _widths()
 
 _TYPE_NAMES = {
     "described": b"\x00",
@@ -96,6 +83,12 @@ _TYPE_NAMES = {
     "array": b"\xe0\xf0",
 }
 _TYPES = {code: name for name, codes in _TYPE_NAMES.items() for code in codes}
+
+# Bytes of a fixed-width type with its constructor, by the constructor's upper four bits.
+_WIDTHS = {4: 1, 5: 2, 6: 3, 7: 5, 8: 9, 9: 17}
+_FIXED = _TYPES.keys() - {BOOLEAN, CHAR}  # without those whose value is checked
+# The same by constructor; 0 for all that need a closer look.
+WIDTH = bytes(_WIDTHS.get(code >> 4, 0) if code in _FIXED else 0 for code in range(256))
 
 
 def type_name(code: int) -> str:
@@ -171,6 +164,11 @@ def check_elements(
     """Check `count` values that fill the bytes up to `stop`, and return that."""
     for _ in range(count):
         position = check_value(data, position, stop, depth, budget)
+    return check_end(position, stop)
+
+
+def check_end(position: int, stop: int) -> int:
+    """Return `stop`, where the last element must end."""
     if position != stop:
         raise overrun(position, position, stop)
     return stop
@@ -180,46 +178,44 @@ def _check_body(
     data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
 ) -> int:
     """Like `check_value`, for a value whose constructor stands apart, as in an array."""
-    check = _CHECKS.get(code)
-    if check is None:
+    if code in _VARIABLES:
+        first = position + (4 if code & 0x10 else 1)
+        if first > end:
+            raise missing_length(position)
+        stop = first + (_U32(data, position)[0] if code & 0x10 else data[position])
+        if stop > end:
+            raise overrun(position, stop, end)
+        if code not in (BINARY8, BINARY32):
+            check_text(data, code, first, stop)
+        return stop
+    if code == BOOLEAN:
+        if position >= end or data[position] > 1:
+            raise bad_boolean(position)
+        return position + 1
+    if code == CHAR:
+        code_point = int.from_bytes(data[position : position + 4], "big")
+        if position + 4 > end or code_point > CODE_POINT_MAX or code_point in SURROGATES:
+            raise bad_character(position)
+        return position + 4
+    if code not in _NESTED:
         raise unknown_constructor(code, position)
-    return check(data, code, position, end, depth, budget)
+    return _check_nested(data, code, position, end, depth, budget)
 
 
-def _check_variable8(
+def _check_nested(
     data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
 ) -> int:
-    if position >= end:
-        raise missing_length(position)
-    stop = position + 1 + data[position]
-    if stop > end:
-        raise overrun(position, stop, end)
-    if code != BINARY8:
-        check_text(data, code, position + 1, stop)
-    return stop
-
-
-def _check_variable32(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
-) -> int:
-    if position + 4 > end:
-        raise missing_length(position)
-    stop = position + 4 + int(_U32(data, position)[0])
-    if stop > end:
-        raise overrun(position, stop, end)
-    if code != BINARY32:
-        check_text(data, code, position + 4, stop)
-    return stop
-
-
-def _check_compound(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
-) -> int:
+    """A described value, list, map or array."""
     if depth > DEPTH_MAX:
         raise too_deep(position)
+    if code == DESCRIBED:
+        position = check_descriptor(data, position, end)
+        return check_value(data, position, end, depth + 1, budget)
     count, position, stop = open_compound(data, code, position, end, budget)
     if not count and position == stop:
-        return stop
+        return stop  # .NET leaves out the constructor of an empty array
+    if code in (ARRAY8, ARRAY32):
+        return _check_array(data, position, count, stop, depth + 1, budget)
     if code in (MAP8, MAP32):
         return _check_pairs(data, position, count, stop, depth + 1, budget)
     return check_elements(data, position, count, stop, depth + 1, budget)
@@ -235,26 +231,19 @@ def _check_pairs(
             raise compound_key(data[position], position)
         position = check_value(data, position, stop, depth, budget)
         position = check_value(data, position, stop, depth, budget)
-    if position != stop:
-        raise overrun(position, position, stop)
-    return stop
+    return check_end(position, stop)
 
 
 def _check_array(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
+    data: bytes, position: int, count: int, stop: int, depth: int, budget: list[int]
 ) -> int:
-    if depth > DEPTH_MAX:
-        raise too_deep(position)
-    count, position, stop = open_compound(data, code, position, end, budget)
-    if position == stop and not count:
-        return stop  # .NET leaves out the constructor of an empty array
     if position < stop and data[position] == DESCRIBED:
         position = check_descriptor(data, position + 1, stop)
     if position >= stop or data[position] == DESCRIBED:
         raise missing_element_constructor(position)
     code = data[position]
     position += 1
-    if not WIDTH[code] and code not in _CHECKS:
+    if code not in _TYPES:
         raise unknown_constructor(code, position)  # also for an array without elements
     if WIDTH[code]:
         position += count * (WIDTH[code] - 1)
@@ -262,38 +251,52 @@ def _check_array(
         position += count  # any octets: azure-eventhub writes 0x41 and 0x42 inside an array
     else:
         for _ in range(count):
-            position = _check_body(data, code, position, stop, depth + 1, budget)
-    if position != stop:
-        raise overrun(position, position, stop)
-    return stop
+            position = _check_body(data, code, position, stop, depth, budget)
+    return check_end(position, stop)
 
 
-def _check_described(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
-) -> int:
-    if depth > DEPTH_MAX:
-        raise too_deep(position)
-    position = check_descriptor(data, position, end)
-    return check_value(data, position, end, depth + 1, budget)
+def variable_content(value: bytes) -> bytes:
+    """The content of an encoded string, symbol or binary."""
+    return value[5 if value[0] & 0x10 else 2 :]
 
 
-def _check_boolean(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
-) -> int:
-    if position >= end or data[position] > 1:
-        raise bad_boolean(position)
-    return position + 1
+def read_string(value: bytes) -> str | None:
+    """The text of an encoded string; None for any other value."""
+    return variable_content(value).decode() if value[0] in STRINGS else None
 
 
-def _check_char(
-    data: bytes, code: int, position: int, end: int, depth: int, budget: list[int]
-) -> int:
-    if position + 4 > end:
-        raise bad_character(position)
-    code_point = _U32(data, position)[0]
-    if code_point > CODE_POINT_MAX or code_point in SURROGATES:
-        raise bad_character(position)
-    return position + 4
+def read_signed(value: bytes) -> int | None:
+    """The number of an encoded signed integer or timestamp; None for any other value."""
+    return int.from_bytes(value[1:], "big", signed=True) if value[0] in _SIGNED else None
+
+
+def read_integer(value: bytes) -> int | None:
+    """The number of an encoded integer; None for any other value, also for a timestamp."""
+    if value[0] in _UNSIGNED:
+        return int.from_bytes(value[1:], "big")
+    return None if value[0] == TIMESTAMP else read_signed(value)
+
+
+def encode_variable(code: int, content: bytes) -> bytes:
+    """The binary, string or symbol; `code` is its constructor for a length of one byte."""
+    return variable_head(code, len(content)) + content
+
+
+def variable_head(code: int, length: int) -> bytes:
+    if length <= 0xFF:
+        return bytes((code, length))
+    return struct.pack(">BI", code | 0x10, length)
+
+
+def encode_map(count: int, pairs: bytes) -> bytes:
+    """The map with these encoded pairs in the smaller of its two forms; `count` has keys and
+    values."""
+    if count <= 0xFF and len(pairs) < 0xFF:
+        return bytes((MAP8, len(pairs) + 1, count)) + pairs
+    return struct.pack(">BII", MAP32, len(pairs) + 4, count) + pairs
+
+
+# Errors.
 
 
 def missing_value(position: int) -> KernelError:
@@ -359,24 +362,3 @@ def too_deep(position: int) -> KernelError:
 
 def overrun(position: int, stop: int, end: int) -> KernelError:
     return KernelError(f"the value at byte {position} ends at {stop}, its place at {end}")
-
-
-_NO_KEYS = frozenset({DESCRIBED, LIST0, *range(LIST8, 0x100)})  # compounds and arrays
-
-_CHECKS: dict[int, _Check] = {
-    DESCRIBED: _check_described,
-    BOOLEAN: _check_boolean,
-    CHAR: _check_char,
-    BINARY8: _check_variable8,
-    STRING8: _check_variable8,
-    SYMBOL8: _check_variable8,
-    BINARY32: _check_variable32,
-    STRING32: _check_variable32,
-    SYMBOL32: _check_variable32,
-    LIST8: _check_compound,
-    MAP8: _check_compound,
-    LIST32: _check_compound,
-    MAP32: _check_compound,
-    ARRAY8: _check_array,
-    ARRAY32: _check_array,
-}

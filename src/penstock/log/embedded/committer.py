@@ -303,7 +303,8 @@ class Committer:
             return True
 
     def _commit(self, appends: dict[CommittedPartition, list[PendingAppend]]) -> None:
-        if len(appends) > 1 and _total_bytes(appends) >= LARGE_ROUND_BYTES:
+        size = sum(append.size for pending in appends.values() for append in pending)
+        if len(appends) > 1 and size >= LARGE_ROUND_BYTES:
             flush_s = self._store_in_parallel(appends)
         else:
             flush_s = self._store(appends)
@@ -369,7 +370,7 @@ class Committer:
         while self._take_queued(waiting, tasks):
             pass
         for partition, pending in waiting.items():
-            outcome = WriteOutcome([], None, [], pending, error=error, is_final=True)
+            outcome = WriteOutcome(failed=pending, error=error, is_final=True)
             self._owner_callbacks.append(partial(partition.apply_outcome, outcome))
         self._wake_owner()
 
@@ -380,10 +381,6 @@ def _run_guarded(task: Task) -> None:
         task()
     except Exception:
         _logger.exception("log task failed")
-
-
-def _total_bytes(appends: dict[CommittedPartition, list[PendingAppend]]) -> int:
-    return sum(append.size for pending in appends.values() for append in pending)
 
 
 def _store_one(

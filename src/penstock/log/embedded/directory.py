@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log.embedded.files import Files, OsFiles, read_small_file, replace_file
+from penstock.log.embedded.files import Files, read_small_file, replace_file
 from penstock.model import limits
 from penstock.model.errors import DataDirectoryError
 
@@ -61,7 +61,7 @@ class DirectoryLock:
         size = _START_RESERVE_BYTES
         while size >= _START_RESERVE_MIN_BYTES:
             with contextlib.suppress(OSError):
-                OsFiles().allocate(self._fd, 0, size)
+                Files().allocate(self._fd, 0, size)
                 return
             size //= 2
 

@@ -6,10 +6,12 @@ idle partitions need no descriptors.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from penstock.log.embedded.files import Files
 from penstock.log.embedded.segment import Segment
@@ -55,6 +57,15 @@ class FileHandleCache:
                 self._open.move_to_end(segment)
             handle.users += 1
             return handle
+
+    @contextlib.contextmanager
+    def use(self, segment: Segment) -> Iterator[int]:
+        """Acquire the segment's file for the `with` block, which gets its descriptor."""
+        handle = self.acquire(segment)
+        try:
+            yield handle.fd
+        finally:
+            self.release(handle)
 
     def release(self, handle: FileHandle) -> None:
         with self._lock:

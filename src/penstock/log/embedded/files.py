@@ -1,8 +1,8 @@
-"""The operating-system calls of the log, behind one protocol.
+"""The operating-system calls of the log, in one class.
 
-`OsFiles` makes the real calls; tests use implementations that inject faults. Every method may raise
-OSError. None retries: after a failed flush the kernel may have dropped the pages, so a second flush
-that succeeds proves nothing.
+Tests use subclasses of `Files` that inject faults. Every method may raise OSError. None retries:
+after a failed flush the kernel may have dropped the pages, so a second flush that succeeds proves
+nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+
+from penstock.io.files import fsync_directory
 
 _FALLOC_FL_KEEP_SIZE = 1
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
@@ -21,60 +22,8 @@ _NOT_SUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 
 
-class Files(Protocol):
-    """Any thread."""
-
-    def open(self, path: Path, *, create: bool = False, write: bool = True) -> int: ...
-
-    def close(self, fd: int) -> None: ...
-
-    def size(self, fd: int) -> int: ...
-
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of the file."""
-        ...
-
-    def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
-        """Fill the buffer as far as the page cache holds the file. Returns the number of bytes, 0
-        if the system cannot tell. Never waits for the disk."""
-        ...
-
-    def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
-        """Write the buffers in order. Returns the number of bytes written, which may be fewer."""
-        ...
-
-    def fdatasync(self, fd: int) -> None:
-        """Return when the file's content and size survive a power failure."""
-        ...
-
-    def allocate(self, fd: int, position: int, size: int) -> None:
-        """Reserve blocks without changing the file's size, so that a flush need not allocate
-        them."""
-        ...
-
-    def truncate(self, fd: int, size: int) -> None: ...
-
-    def listdir(self, path: Path) -> list[str]:
-        """Sorted names in the directory; an empty list if there is no such directory."""
-        ...
-
-    def mkdir(self, path: Path) -> None:
-        """Create a directory and its missing parents, with mode 0700."""
-        ...
-
-    def rename(self, old: Path, new: Path) -> None: ...
-
-    def unlink(self, path: Path) -> None: ...
-
-    def rmdir(self, path: Path) -> None: ...
-
-    def fsync_directory(self, path: Path) -> None:
-        """Return when the names in the directory survive a power failure."""
-        ...
-
-
-class OsFiles:
-    """The real file system."""
+class Files:
+    """The file system. Any thread."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
@@ -87,9 +36,12 @@ class OsFiles:
         return os.fstat(fd).st_size
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
         return os.pread(fd, size, position)
 
     def pread_cached(self, fd: int, buffer: memoryview, position: int) -> int:
+        """Fill the buffer as far as the page cache holds the file. Returns the number of bytes, 0
+        if the system cannot tell. Never waits for the disk."""
         if not _NO_WAIT:
             return 0
         try:
@@ -100,24 +52,32 @@ class OsFiles:
             raise
 
     def pwritev(self, fd: int, buffers: Sequence[bytes], position: int) -> int:
+        """Write the buffers in order. Returns the number of bytes written, which may be fewer."""
         return os.pwritev(fd, buffers, position)
 
     def fdatasync(self, fd: int) -> None:
+        """Return when the file's content and size survive a power failure."""
         _fdatasync(fd)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        _allocate(fd, position, size)
+        """Reserve blocks without changing the file's size, so that a flush need not allocate them.
+        That is an optimization: a file system that does not support it is no error."""
+        code = 0 if _FALLOCATE is None else _FALLOCATE(fd, position, size)
+        if code and code not in _NOT_SUPPORTED:
+            raise OSError(code, os.strerror(code))
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
     def listdir(self, path: Path) -> list[str]:
+        """Sorted names in the directory; an empty list if there is no such directory."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def mkdir(self, path: Path) -> None:
+        """Create a directory and its missing parents, with mode 0700."""
         if not path.parent.exists():
             self.mkdir(path.parent)  # not parents=True, whose mode depends on the umask
         path.mkdir(mode=0o700, exist_ok=True)
@@ -132,11 +92,20 @@ class OsFiles:
         path.rmdir()
 
     def fsync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        """Return when the names in the directory survive a power failure."""
+        fsync_directory(path)
+
+
+@contextlib.contextmanager
+def open_file(
+    files: Files, path: Path, *, create: bool = False, write: bool = True
+) -> Iterator[int]:
+    """Open a file for the `with` block, which gets its descriptor."""
+    fd = files.open(path, create=create, write=write)
+    try:
+        yield fd
+    finally:
+        files.close(fd)
 
 
 def write_all(files: Files, fd: int, buffers: Sequence[bytes], position: int) -> None:
@@ -154,17 +123,10 @@ def write_all(files: Files, fd: int, buffers: Sequence[bytes], position: int) ->
 def read_small_file(files: Files, path: Path, bytes_max: int) -> bytes | None:
     """The content of a file; None if it is missing, unreadable or larger than `bytes_max`."""
     try:
-        fd = files.open(path, write=False)
+        with open_file(files, path, write=False) as fd:
+            return files.pread(fd, bytes_max, 0) if files.size(fd) <= bytes_max else None
     except OSError:
         return None
-    try:
-        if files.size(fd) > bytes_max:
-            return None
-        return files.pread(fd, bytes_max, 0)
-    except OSError:
-        return None
-    finally:
-        files.close(fd)
 
 
 def unlink_if_exists(files: Files, path: Path) -> None:
@@ -175,14 +137,11 @@ def unlink_if_exists(files: Files, path: Path) -> None:
 def replace_file(files: Files, path: Path, content: bytes, *, flush: bool = False) -> None:
     """Replace a file atomically. A derived file need not be flushed: it can be rebuilt."""
     temporary = path.with_name(path.name + ".new")
-    fd = files.open(temporary, create=True)
-    try:
+    with open_file(files, temporary, create=True) as fd:
         files.truncate(fd, 0)
         write_all(files, fd, [content], 0)
         if flush:
             files.fdatasync(fd)
-    finally:
-        files.close(fd)
     files.rename(temporary, path)
 
 
@@ -211,12 +170,3 @@ def _find_fallocate() -> Callable[[int, int, int], int] | None:
 
 _FALLOCATE = _find_fallocate()
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-
-
-def _allocate(fd: int, position: int, size: int) -> None:
-    """Reserving is an optimization: a file system that does not support it is no error."""
-    if _FALLOCATE is None:
-        return
-    code = _FALLOCATE(fd, position, size)
-    if code and code not in _NOT_SUPPORTED:
-        raise OSError(code, os.strerror(code))

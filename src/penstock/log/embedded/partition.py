@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from penstock.log.api import AppendDone, PartitionStatus, Unsubscribe
 from penstock.log.append import Subscribers, Wake, check_batch, receipt_for, run_callback
 from penstock.log.embedded.committer import Committer
@@ -45,7 +47,7 @@ class EmbeddedPartition:
     """One partition of an embedded store.
 
     Threads: the owner's, except for `locate` and `read`, which any thread may call. Of the mutable
-    fields those two read only `_view`, `_error` and `TailCache.last_offset`, each of which is
+    fields those two read only `view`, `_error` and `TailCache.last_offset`, each of which is
     replaced as a whole.
     """
 
@@ -73,7 +75,7 @@ class EmbeddedPartition:
         end = loaded.end
         # Replaced as a whole and only by the owner's thread; any thread may hold one. It never
         # names an event that is not as durable as the store promises.
-        self._view = CommittedView(loaded.segments, end.offset, end.next_sequence, end.newest_ms)
+        self.view = CommittedView(loaded.segments, end.offset, end.next_sequence, end.newest_ms)
         self._error: PenstockError | None = None  # set while appends fail; `status` reports it
         self._accepts_appends = True  # False: every append ends in `_error`
         self._is_deleted = False
@@ -102,12 +104,7 @@ class EmbeddedPartition:
             self._next_sequence, self._next_offset, self._appended_ms, batch.count, batch.sections
         )
         header = encode_record_header(
-            batch,
-            first_sequence=self._next_sequence,
-            base_offset=self._next_offset,
-            enqueued_ms=self._appended_ms,
-            flushed_offset=self._flushed_offset,
-            salt=self._salt,
+            numbered, batch.producer, flushed_offset=self._flushed_offset, salt=self._salt
         )
         size = RECORD_HEADER_BYTES + len(batch.sections)
         self._next_sequence += batch.count
@@ -120,12 +117,12 @@ class EmbeddedPartition:
         )
 
     def status(self) -> PartitionStatus:
-        return self._build_status(self._view, self._tail_cache.resolve_last_offset())
+        return self._build_status(self.view, self._tail_cache.resolve_last_offset())
 
     def locate(self, position: Position) -> int:
         # The view first: a round may be applied between the two reads. With an older offset and a
         # newer view, a reader that resumes at that offset would skip the round's events.
-        view = self._view
+        view = self.view
         last_offset = self._tail_cache.last_offset
         sequence = resolve_position(position, self._build_status(view, last_offset))
         if sequence is not None:
@@ -133,7 +130,7 @@ class EmbeddedPartition:
         return self._with_current_view(lambda view: self._search(view, position))
 
     def read_cached(self, sequence: int, *, bytes_max: int = 0) -> list[StoredBatch] | None:
-        view = self._view
+        view = self.view
         begin = view.begin_sequence
         if begin < 0 or sequence >= view.next_sequence:
             return []
@@ -154,10 +151,6 @@ class EmbeddedPartition:
         return self._producers.get(producer_id)
 
     # --- for the store ----------------------------------------------------------------------------
-
-    @property
-    def view(self) -> CommittedView:
-        return self._view
 
     def apply_outcome(self, outcome: WriteOutcome) -> None:
         """Take the outcome of a round or a roll. The order matters: events are readable before they
@@ -187,11 +180,9 @@ class EmbeddedPartition:
         removed now."""
         if count == 0:
             return ()
-        view = self._view
+        view = self.view
         assert count < len(view.segments)
-        self._view = CommittedView(
-            view.segments[count:], view.end_offset, view.next_sequence, view.newest_ms
-        )
+        self.view = msgspec.structs.replace(view, segments=view.segments[count:])
         self._tail_cache.drop_before(view.segments[count].header.first_sequence)
         return view.segments[:count]
 
@@ -204,8 +195,8 @@ class EmbeddedPartition:
         self.stop("The event hub was deleted.")
         self._is_deleted = True
         self.writer.cancel()
-        segments = self._view.segments
-        self._view = CommittedView((), 0, 0, 0)
+        segments = self.view.segments
+        self.view = CommittedView((), 0, 0, 0)
         self._tail_cache.clear()
         return segments
 
@@ -217,20 +208,16 @@ class EmbeddedPartition:
     # --- internal ---------------------------------------------------------------------------------
 
     def _advance_view(self, outcome: WriteOutcome) -> None:
-        view = self._view
-        segments = (
-            (*view.segments, *outcome.new_segments) if outcome.new_segments else view.segments
-        )
+        view = self.view
+        segments = view.segments + tuple(outcome.new_segments)
         if not outcome.committed:
-            self._view = CommittedView(
-                segments, view.end_offset, view.next_sequence, view.newest_ms
-            )
+            self.view = msgspec.structs.replace(view, segments=segments)
             return
         newest = outcome.committed[-1].batch
         end_offset = newest.base_offset + outcome.committed[-1].size
         assert end_offset > view.end_offset
         self._tail_cache.add([pending.batch for pending in outcome.committed])
-        self._view = CommittedView(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
+        self.view = CommittedView(segments, end_offset, newest.next_sequence, newest.enqueued_ms)
         if self._is_durable:
             self._flushed_offset = end_offset
         if self._accepts_appends:
@@ -239,7 +226,7 @@ class EmbeddedPartition:
     def _discard_uncommitted(self, outcome: WriteOutcome, error: LogFailed) -> None:
         """Move the appended end back to the committed end: the numbers of failed batches are given
         again. Producer stamps too; otherwise a publisher's retry would look like a duplicate."""
-        view = self._view
+        view = self.view
         self._next_sequence = view.next_sequence
         self._next_offset = view.end_offset
         self._appended_ms = view.newest_ms
@@ -280,11 +267,11 @@ class EmbeddedPartition:
         """Run `operation` on the current view. Retention may remove a file after this thread has
         taken the view; then the operation runs again on the newer view, which lacks the file."""
         for _ in range(_READ_ATTEMPTS):
-            view = self._view
+            view = self.view
             try:
                 return operation(view)
             except FileNotFoundError as error:
-                if self._view is view:
+                if self.view is view:
                     name = Path(str(error.filename)).name  # clients do not see server paths
                     raise LogCorrupt(f"The log's file {name} is missing.") from error
             except OSError as error:

@@ -14,14 +14,20 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log.embedded.files import Files, read_small_file
+from penstock.log.embedded.files import Files, open_file, read_small_file, unlink_if_exists
 from penstock.log.embedded.index import INDEX_FILE_BYTES_MAX, LogMark, SparseIndex, decode_index
-from penstock.log.embedded.record_scanner import DamagedRange
-from penstock.log.embedded.recovery import RecoveryResult, is_match, recover_segment, replay_records
+from penstock.log.embedded.recovery import (
+    RecoveryResult,
+    ScanResult,
+    find_rule,
+    recover_segment,
+    replay_records,
+)
 from penstock.log.embedded.segment import (
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
+    SEGMENT_SUFFIX,
     Segment,
     SegmentHeader,
     decode_header,
@@ -55,10 +61,6 @@ class HeaderRule(msgspec.Struct, frozen=True):
     action: HeaderAction
     reason: str
 
-    @property
-    def conditions(self) -> tuple[bool | None, ...]:
-        return self.has_header, self.is_newest, self.is_empty, self.has_start, self.is_covered
-
 
 # fmt: off
 HEADER_TABLE = (
@@ -85,16 +87,6 @@ HEADER_TABLE = (
         "Only this header says where the numbers of the segment before it end."),
 )
 # fmt: on
-
-
-def decide_header(
-    *, has_header: bool, is_newest: bool, is_empty: bool, has_start: bool, is_covered: bool
-) -> HeaderRule:
-    """The one rule that applies."""
-    facts = (has_header, is_newest, is_empty, has_start, is_covered)
-    rows = [row for row in HEADER_TABLE if is_match(row.conditions, facts)]
-    assert len(rows) == 1
-    return rows[0]
 
 
 class LoadedPartition(msgspec.Struct, frozen=True):
@@ -156,7 +148,8 @@ def _find_segments(
         path = directory / segment_name(base)
         header, size = _read_header(files, path)
         hidden = _find_hidden_end(files, directory, entries[-1], base) if entries else None
-        row = decide_header(
+        row = find_rule(
+            HEADER_TABLE,
             has_header=header is not None,
             is_newest=base == bases[-1],
             is_empty=size <= SEGMENT_HEADER_BYTES,
@@ -167,7 +160,8 @@ def _find_segments(
             raise LogCorrupt(f"The segment {path} has no intact header ({row.label}). {row.reason}")
         if row.action is HeaderAction.REMOVE:
             _logger.warning("unfinished segment removed path=%s reason=%r", path, row.reason)
-            _remove_segment(files, path, names)
+            for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX, SEGMENT_SUFFIX):
+                unlink_if_exists(files, path.with_suffix(suffix))
             continue
         if row.action is HeaderAction.SKIP:
             damage.append(f"The segment {path} is not used ({row.label}). {row.reason}")
@@ -180,7 +174,11 @@ def _find_segments(
             )
         if hidden is not None:
             previous = directory / segment_name(entries[-1][0].base_offset)
-            damage.append(_describe_overlap(previous, hidden))
+            damage.append(
+                f"The segment {previous} holds events up to number {hidden.next_sequence - 1} "
+                f"whose numbers were given again in the next segment: those are served, the ones "
+                f"in {previous.name} are hidden. `penstock log dump` shows them."
+            )
         entries.append((header, size))
     return entries
 
@@ -196,37 +194,13 @@ def _find_hidden_end(
         return None
     segment = Segment(directory / segment_name(header.base_offset), header)
     start = LogMark(base, -1, -1, -1)
-    fd = files.open(segment.path, write=False)
-    try:
-        scan = replay_records(files, fd, segment, start, stop, SparseIndex(), ProducerStates())
-    finally:
-        files.close(fd)
-    return None if scan.end is start else scan.end
-
-
-def _remove_segment(files: Files, path: Path, names: list[str]) -> None:
-    """Remove a segment without records and its derived files."""
-    for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX):
-        derived = path.with_suffix(suffix)
-        if derived.name in names:
-            files.unlink(derived)
-    files.unlink(path)
-
-
-def _describe_overlap(path: Path, hidden: LogMark) -> str:
-    return (
-        f"The segment {path} holds events up to number {hidden.next_sequence - 1} whose numbers "
-        f"were given again in the next segment: those are served, the ones in {path.name} are "
-        f"hidden. `penstock log dump` shows them."
-    )
+    end = _replay_file(files, segment, start, stop, ProducerStates()).end
+    return None if end is start else end
 
 
 def _read_header(files: Files, path: Path) -> tuple[SegmentHeader | None, int]:
-    fd = files.open(path, write=False)
-    try:
+    with open_file(files, path, write=False) as fd:
         return decode_header(files.pread(fd, SEGMENT_HEADER_BYTES, 0), path), files.size(fd)
-    finally:
-        files.close(fd)
 
 
 def _find_closed_end(
@@ -242,13 +216,14 @@ def _find_closed_end(
         f"{segment.path.name} was truncated. Events up to number "
         f"{following.header.first_sequence - 1} are lost there; the others are served."
     )
-    fd = files.open(segment.path, write=False)
-    try:
-        start = segment.header.start
-        scan = replay_records(files, fd, segment, start, file_end, SparseIndex(), ProducerStates())
-        return scan.end
-    finally:
-        files.close(fd)
+    return _replay_file(files, segment, segment.header.start, file_end, ProducerStates()).end
+
+
+def _replay_file(
+    files: Files, segment: Segment, start: LogMark, stop: int, producers: ProducerStates
+) -> ScanResult:
+    with open_file(files, segment.path, write=False) as fd:
+        return replay_records(files, fd, segment, start, stop, SparseIndex(), producers)
 
 
 def _recover_active(
@@ -270,27 +245,21 @@ def _recover_active(
     elif loaded is not None and producers_through >= loaded[1].offset:
         index, start = loaded
         marked_offset = start.offset
-    fd = files.open(active.path)
-    try:
+    with open_file(files, active.path) as fd:
         recovered = recover_segment(files, fd, active, start, index, producers)
-    finally:
-        files.close(fd)
     if recovered.cut_bytes:
         _logger.warning(
             "recovery truncated the log path=%s bytes=%d offset=%d rule=%r reason=%r",
             active.path, recovered.cut_bytes, recovered.end.offset, recovered.rows[-1],
             "the last write is incomplete, and no later record shows that it was flushed",
         )  # fmt: skip
-    damage += [_describe_damage(active, damaged) for damaged in recovered.damaged]
+    damage += [
+        f"The segment {active.path} is damaged from offset {damaged.offset} to {damaged.stop}: "
+        f"reading there fails, the other events are served."
+        for damaged in recovered.damaged
+    ]
     active.index = recovered.index
     return recovered, marked_offset
-
-
-def _describe_damage(segment: Segment, damaged: DamagedRange) -> str:
-    return (
-        f"The segment {segment.path} is damaged from offset {damaged.offset} to {damaged.stop}: "
-        f"reading there fails, the other events are served."
-    )
 
 
 def _load_producers(files: Files, segments: list[Segment]) -> tuple[ProducerStates, int]:
@@ -315,9 +284,5 @@ def _load_producers(files: Files, segments: list[Segment]) -> tuple[ProducerStat
         start = segment.header.start
         if through > start.offset:
             start = msgspec.structs.replace(start, offset=through)
-        fd = files.open(segment.path, write=False)
-        try:
-            replay_records(files, fd, segment, start, segment.end.offset, SparseIndex(), producers)
-        finally:
-            files.close(fd)
+        _replay_file(files, segment, start, segment.end.offset, producers)
     return producers, max(through, active.header.base_offset)

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -39,6 +40,8 @@ from penstock.model.positions import Position, PositionKind
 INDEXES_MAX = 256  # of closed segments in memory, about 24 KB each
 _STOPS_MAX = 256  # positions where readers stopped, from which they continue without a search
 CACHED_READ_BYTES = limits.READ_CHUNK_BYTES  # copied on the owner's thread: less than a millisecond
+_first_sequence = attrgetter("header.first_sequence")
+_base_offset = attrgetter("header.base_offset")
 _SEARCH_BYTES = 128 * limits.KB  # read at once to find one record: two index intervals
 
 
@@ -113,14 +116,11 @@ class SegmentIndexes:
         loaded_index = load_index(self._files, segment)
         if loaded_index is not None and loaded_index[1].offset == end.offset:
             return loaded_index[0]
-        handle = self._handles.acquire(segment)
-        try:
-            start = segment.header.start
+        start = segment.header.start
+        with self._handles.use(segment) as fd:
             scan = replay_records(
-                self._files, handle.fd, segment, start, end.offset, SparseIndex(), ProducerStates()
+                self._files, fd, segment, start, end.offset, SparseIndex(), ProducerStates()
             )
-        finally:
-            self._handles.release(handle)
         content = scan.index.encode(segment.header.base_offset, end)
         try:
             replace_file(self._files, segment.beside(INDEX_SUFFIX), content)
@@ -209,12 +209,11 @@ class PartitionReader:
             )
         if result.sequence >= end.next_sequence:
             return True
-        handle = self._handles.acquire(segment)
-        try:
+        with self._handles.use(segment) as fd:
             entry = self._find_start_offset(segment, end, result.sequence)
             chunk_bytes = min(limits.READ_CHUNK_BYTES, result.bytes_max) + _SEARCH_BYTES
             for item in scan_records(
-                self._files, handle.fd, segment, entry, end.offset, chunk_bytes=chunk_bytes
+                self._files, fd, segment, entry, end.offset, chunk_bytes=chunk_bytes
             ):
                 if isinstance(item, DamagedRange) or item.header.next_sequence <= result.sequence:
                     continue
@@ -227,8 +226,6 @@ class PartitionReader:
                     self._remember_stop(result.sequence, segment, item.header.base_offset, length)
                     return False
                 result.add(decode_batch(item.chunk, item.position, item.header))
-        finally:
-            self._handles.release(handle)
         if result.sequence < end.next_sequence:
             return _stop_at_damage(result, f"{segment.path.name} is damaged there", end)
         self._remember_stop(result.sequence, segment, end.offset, 1)
@@ -278,13 +275,10 @@ class PartitionReader:
         self, segment: Segment, entry: IndexEntry | None, end: LogMark
     ) -> Iterator[IntactRecord | DamagedRange]:
         start = segment.header.base_offset if entry is None else entry.offset
-        handle = self._handles.acquire(segment)
-        try:
+        with self._handles.use(segment) as fd:
             yield from scan_records(
-                self._files, handle.fd, segment, start, end.offset, chunk_bytes=_SEARCH_BYTES
+                self._files, fd, segment, start, end.offset, chunk_bytes=_SEARCH_BYTES
             )
-        finally:
-            self._handles.release(handle)
 
     def _find_start_offset(self, segment: Segment, end: LogMark, sequence: int) -> int:
         """Offset to start from: where a reader stopped before, or the nearest index entry."""
@@ -353,11 +347,3 @@ def _stop_at_damage(
         f"The events {result.sequence} to {after - 1} cannot be read: {reason}. "
         f"Reading can continue from sequence number {after}."
     )
-
-
-def _first_sequence(segment: Segment) -> int:
-    return segment.header.first_sequence
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.header.base_offset

@@ -30,7 +30,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.model import limits
-from penstock.model.events import EventBatch, ProducerStamp, StoredBatch
+from penstock.model.events import ProducerStamp, StoredBatch
 
 RECORD_MAGIC = b"PnRc"
 RECORD_HEADER_BYTES = 64
@@ -41,6 +41,7 @@ _PREFIX = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<IIQQqqiihHI")
 _UNFLUSHED_MAX = 0xFFFF_FFFF  # more than a segment: a saturated value never ends within one
 _CHECKED_FROM = _PREFIX.size
+_NO_STAMP = ProducerStamp(0, 0, 0, 0)
 
 assert _HEADER.size == RECORD_HEADER_BYTES == _PREFIX.size + _FIELDS.size
 
@@ -69,29 +70,24 @@ def record_bytes(sections: bytes) -> int:
 
 
 def encode_record_header(
-    batch: EventBatch,
-    *,
-    first_sequence: int,
-    base_offset: int,
-    enqueued_ms: int,
-    flushed_offset: int,
-    salt: int,
+    batch: StoredBatch, stamp: ProducerStamp | None, *, flushed_offset: int, salt: int
 ) -> bytes:
     """The header to write before `batch.sections`."""
-    assert flushed_offset <= base_offset
-    stamp = batch.producer
-    unflushed = base_offset - flushed_offset
+    assert flushed_offset <= batch.base_offset
+    unflushed = batch.base_offset - flushed_offset
+    stamp_flag = 0 if stamp is None else FLAG_PRODUCER
+    stamp = _NO_STAMP if stamp is None else stamp
     fields = _FIELDS.pack(
         len(batch.sections),
         batch.count,
-        base_offset,
-        first_sequence,
-        enqueued_ms,
-        0 if stamp is None else stamp.id,
-        0 if stamp is None else stamp.first_sequence,
-        0 if stamp is None else stamp.last_sequence,
-        0 if stamp is None else stamp.epoch,
-        0 if stamp is None else FLAG_PRODUCER,
+        batch.base_offset,
+        batch.first_sequence,
+        batch.enqueued_ms,
+        stamp.id,
+        stamp.first_sequence,
+        stamp.last_sequence,
+        stamp.epoch,
+        stamp_flag,
         unflushed if unflushed <= _UNFLUSHED_MAX else _UNFLUSHED_MAX,
     )
     return _PREFIX.pack(RECORD_MAGIC, crc32c(batch.sections, crc32c(fields, salt))) + fields
@@ -103,28 +99,13 @@ def decode_record_header(
     """The header at `position`; None if no record of that base offset can start there."""
     if position + RECORD_HEADER_BYTES > len(chunk):
         return None
-    (
-        magic,
-        checksum,
-        length,
-        count,
-        base,
-        first_sequence,
-        enqueued_ms,
-        producer_id,
-        producer_first,
-        producer_last,
-        epoch,
-        flags,
-        unflushed,
-    ) = _HEADER.unpack_from(chunk, position)
+    magic, checksum, length, count, base, *fields = _HEADER.unpack_from(chunk, position)
     if magic != RECORD_MAGIC or base != base_offset:
         return None
     if length > limits.RECORD_PAYLOAD_BYTES_MAX or not 1 <= count <= limits.BATCH_EVENTS_MAX:
         return None
-    stamp = None
-    if flags & FLAG_PRODUCER:
-        stamp = ProducerStamp(producer_id, epoch, producer_first, producer_last)
+    first_sequence, enqueued_ms, stamp_id, first, last, epoch, flags, unflushed = fields
+    stamp = ProducerStamp(stamp_id, epoch, first, last) if flags & FLAG_PRODUCER else None
     return RecordHeader(
         checksum,
         length,

@@ -20,7 +20,9 @@ left, makes it look like a torn write (docs/durability.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import TypeVar
 
 import msgspec
 
@@ -31,6 +33,8 @@ from penstock.log.embedded.record_scanner import DamagedRange, IntactRecord, sca
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, Segment
 from penstock.log.producer_state import ProducerStates
 from penstock.model.sections import last_section_position
+
+_Rule = TypeVar("_Rule")
 
 
 class RecoveryAction(Enum):
@@ -49,10 +53,6 @@ class RecoveryRule(msgspec.Struct, frozen=True):
     was_flushed: bool | None
     action: RecoveryAction
     reason: str
-
-    @property
-    def conditions(self) -> tuple[bool | None, ...]:
-        return self.has_bytes, self.is_zero, self.has_later_records, self.was_flushed
 
 
 # fmt: off
@@ -75,19 +75,16 @@ RECOVERY_TABLE = (
 # fmt: on
 
 
-def decide_recovery(
-    *, has_bytes: bool, is_zero: bool, has_later_records: bool, was_flushed: bool
-) -> RecoveryRule:
-    """The one rule that applies."""
-    facts = (has_bytes, is_zero, has_later_records, was_flushed)
-    rows = [row for row in RECOVERY_TABLE if is_match(row.conditions, facts)]
+def find_rule(table: Sequence[_Rule], **facts: bool) -> _Rule:
+    """The one rule of a table that applies: each fact has the value of the rule's field of that
+    name, where None matches both values."""
+    rows = [
+        rule
+        for rule in table
+        if all(getattr(rule, name) in (None, fact) for name, fact in facts.items())
+    ]
     assert len(rows) == 1
     return rows[0]
-
-
-def is_match(conditions: tuple[bool | None, ...], facts: tuple[bool, ...]) -> bool:
-    """Whether each fact has the value of its condition; None matches both values."""
-    return all(condition in (None, fact) for condition, fact in zip(conditions, facts, strict=True))
 
 
 class RecoveryResult(msgspec.Struct, frozen=True):
@@ -145,7 +142,8 @@ def judge_damage(
     rows: list[str] = []
     skipped: list[DamagedRange] = []
     for damage in damaged:
-        row = decide_recovery(
+        row = find_rule(
+            RECOVERY_TABLE,
             has_bytes=True,
             is_zero=damage.is_zero,
             has_later_records=damage.stop < stop,
@@ -155,11 +153,7 @@ def judge_damage(
         if row.action is RecoveryAction.CUT:
             return rows, skipped, damage.offset
         skipped.append(damage)
-    rows.append(
-        decide_recovery(
-            has_bytes=False, is_zero=False, has_later_records=False, was_flushed=False
-        ).label
-    )
+    rows.append(find_rule(RECOVERY_TABLE, has_bytes=False).label)
     return rows, skipped, stop
 
 
@@ -195,11 +189,12 @@ def replay_records(
         flushed_offset = max(flushed_offset, header.flushed_offset)
         if header.producer is not None:
             producers.note(header.producer)
-    end = start if last is None else _mark_after(last)
+    end = start if last is None else mark_after(last)
     return ScanResult(end, index, producers, damaged, flushed_offset)
 
 
-def _mark_after(record: IntactRecord) -> LogMark:
+def mark_after(record: IntactRecord) -> LogMark:
+    """The log up to the end of the record."""
     header = record.header
     batch = decode_batch(record.chunk, record.position, header)
     return LogMark(

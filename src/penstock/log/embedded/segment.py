@@ -122,10 +122,9 @@ def parse_segment_name(name: str) -> int | None:
 def is_copy_intact(content: bytes, number: int) -> bool:
     """Whether the header's first (0) or second (1) copy has this version and is intact."""
     copy = content[number * _COPY.size : (number + 1) * _COPY.size]
-    if len(copy) < _COPY.size:
+    if _read_version(copy) != SEGMENT_VERSION:
         return False
-    magic, version, checksum = _COPY.unpack(copy)[:3]
-    return (magic, version, checksum) == (SEGMENT_MAGIC, SEGMENT_VERSION, _checksum(copy))
+    return int(_COPY.unpack(copy)[2]) == _checksum(copy)
 
 
 def decode_header(content: bytes, path: Path) -> SegmentHeader | None:
@@ -136,22 +135,20 @@ def decode_header(content: bytes, path: Path) -> SegmentHeader | None:
             fields = _COPY.unpack_from(content, number * _COPY.size)
             _, _, _, base, first, last, newest_ms, salt, partition, _ = fields
             return SegmentHeader(base, first, last, newest_ms, salt, partition)
-    versions = {_newer_version(content, number) for number in (0, 1)}
-    newer = versions.pop()
-    if newer is not None and not versions:
+    version = _read_version(content[: _COPY.size])
+    if version > SEGMENT_VERSION and version == _read_version(content[_COPY.size :]):
         raise DataDirectoryError(
-            f"The segment {path} has format version {newer}, written by a newer Penstock: "
+            f"The segment {path} has format version {version}, written by a newer Penstock: "
             f"this one reads version {SEGMENT_VERSION}."
         )
     return None
 
 
-def _newer_version(content: bytes, number: int) -> int | None:
-    copy = content[number * _COPY.size : (number + 1) * _COPY.size]
-    if len(copy) < _COPY.size or copy[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
-        return None
-    version: int = _COPY.unpack(copy)[1]
-    return version if version > SEGMENT_VERSION else None
+def _read_version(copy: bytes) -> int:
+    """The version in a copy of the header; -1 if it is no whole copy."""
+    if len(copy) != _COPY.size or not copy.startswith(SEGMENT_MAGIC):
+        return -1
+    return int(_COPY.unpack(copy)[1])
 
 
 def _checksum(copy: bytes) -> int:

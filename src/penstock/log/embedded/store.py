@@ -15,7 +15,7 @@ from penstock.log.append import Wake
 from penstock.log.embedded.committer import Committer, OnFlush
 from penstock.log.embedded.directory import DirectoryLock, check_format
 from penstock.log.embedded.file_handles import FileHandleCache
-from penstock.log.embedded.files import Files, OsFiles, unlink_if_exists
+from penstock.log.embedded.files import Files, unlink_if_exists
 from penstock.log.embedded.partition import EmbeddedPartition, RefusedPartition
 from penstock.log.embedded.partition_loader import load_partition
 from penstock.log.embedded.reader import CACHED_READ_BYTES, PartitionReader, SegmentIndexes
@@ -35,6 +35,13 @@ _DELETED_PREFIX = ".dropped-"
 
 def _new_salt() -> int:
     return secrets.randbits(32)
+
+
+def _directory_error(directory: Path, action: str, error: OSError) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"The data directory {directory} cannot be {action}: {error.strerror}. "
+        f"Free space on its disk, change its owner or mode, or name another with --data."
+    )
 
 
 class EmbeddedLogStore:
@@ -61,7 +68,7 @@ class EmbeddedLogStore:
         """Raises DataDirectoryError if the directory is in use, has a newer format or cannot be
         used."""
         self._directory = directory
-        self._files = files if files is not None else OsFiles()
+        self._files = files if files is not None else Files()
         self._wake = wake
         self._is_durable = flush == "disk"
         self._segment_bytes = segment_bytes
@@ -71,31 +78,20 @@ class EmbeddedLogStore:
             self._files.mkdir(directory)
             self._lock = DirectoryLock(directory)
         except OSError as error:
-            raise DataDirectoryError(
-                f"The data directory {directory} cannot be created or locked: {error.strerror}. "
-                f"Free space on its disk, change its owner or mode, or name another with --data."
-            ) from error
+            raise _directory_error(directory, "created or locked", error) from error
         try:
             check_format(self._files, directory)
             deleted_hubs = self._find_deleted_hubs()
-        except OSError as error:
+            self._committer = Committer(wake, on_flush=on_flush)
+        except (OSError, DataDirectoryError) as error:
             self._lock.release()
-            raise DataDirectoryError(
-                f"The data directory {directory} cannot be used: {error.strerror}. "
-                f"Free space on its disk, change its owner or mode, or name another with --data."
-            ) from error
-        except DataDirectoryError:
-            self._lock.release()
-            raise
+            if isinstance(error, DataDirectoryError):
+                raise
+            raise _directory_error(directory, "used", error) from error
         self._handles = FileHandleCache(self._files)
         self._buffer = memoryview(bytearray(CACHED_READ_BYTES))
         self._indexes = SegmentIndexes(self._files, self._handles)
         self._budget = TailCacheBudget()
-        try:
-            self._committer = Committer(wake, on_flush=on_flush)
-        except DataDirectoryError:
-            self._lock.release()
-            raise
         self._retention = Retention(
             self._files, self._handles, self._indexes, self._committer, is_durable=self._is_durable
         )
@@ -175,11 +171,10 @@ class EmbeddedLogStore:
         directory = self._hub_directory(hub_id) / str(index)
         try:
             loaded = load_partition(self._files, directory, index, new_salt=self._new_salt)
-        except LogCorrupt as error:
-            _logger.error("partition refused path=%s reason=%r", directory, str(error))
-            return RefusedPartition(str(error), directory, self._wake)
-        except OSError as error:
-            reason = f"The partition in {directory} cannot be opened: {error}."
+        except (LogCorrupt, OSError) as error:
+            reason = str(error)
+            if isinstance(error, OSError):
+                reason = f"The partition in {directory} cannot be opened: {error}."
             _logger.error("partition refused path=%s reason=%r", directory, reason)
             return RefusedPartition(reason, directory, self._wake)
         writer = PartitionWriter(

@@ -41,7 +41,7 @@ import msgspec
 
 from penstock.log.api import AppendDone
 from penstock.log.embedded.file_handles import FileHandle, FileHandleCache
-from penstock.log.embedded.files import Files, replace_file, write_all
+from penstock.log.embedded.files import Files, open_file, replace_file, write_all
 from penstock.log.embedded.index import LogMark, SparseIndex
 from penstock.log.embedded.partition_loader import LoadedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
@@ -93,10 +93,11 @@ class SegmentLeftBehind(Exception):
 class WriteOutcome(msgspec.Struct):
     """Result of a round in one partition; each list is in the order of appending."""
 
-    refused: list[PendingAppend]  # not written: numbered before a failure, or the writer stopped
-    refusal: PenstockError | None
-    committed: list[PendingAppend]
-    failed: list[PendingAppend]
+    # Not written: numbered before a failure, or the writer stopped.
+    refused: list[PendingAppend] = []
+    refusal: PenstockError | None = None
+    committed: list[PendingAppend] = []
+    failed: list[PendingAppend] = []
     error: LogFailed | None = None  # of `failed`
     is_final: bool = False  # the partition accepts no more appends
     producers: ProducerStates | None = None  # the committed stamps, if something failed
@@ -157,7 +158,7 @@ class PartitionWriter:
         self._handle: FileHandle | None = None
         self._accepted: list[PendingAppend] = []  # to be written in this round
         self._unflushed: list[PendingAppend] = []  # written and not committed: the current run
-        self._outcome = _empty_outcome()
+        self._outcome = WriteOutcome()
         self._error: Exception | None = None  # first failure of the round
 
     # --- a round ---------------------------------------------------------------------------------
@@ -167,9 +168,8 @@ class PartitionWriter:
         generation = -1 if self._is_stopped else self._generation
         accepted = [item for item in pending if item.generation == generation]
         # Appends of earlier generations always come first.
-        self._outcome = WriteOutcome(
-            pending[: len(pending) - len(accepted)], self._refusal, [], [], new_segments=[]
-        )
+        refused = pending[: len(pending) - len(accepted)]
+        self._outcome = WriteOutcome(refused, self._refusal)
         self._error = None
         self._accepted = accepted
         if accepted:
@@ -192,7 +192,7 @@ class PartitionWriter:
         if self._error is not None:
             self._fail_round(self._error)
         self._release_handle()
-        outcome, self._outcome = self._outcome, _empty_outcome()
+        outcome, self._outcome = self._outcome, WriteOutcome()
         self._accepted, self._unflushed, self._error = [], [], None
         return outcome
 
@@ -240,7 +240,7 @@ class PartitionWriter:
             or self._segment is not expected
             or self._end == expected.header.base_offset
         ):
-            return _empty_outcome()
+            return WriteOutcome()
         self._run_guarded(self._roll)
         error = self._error
         if error is not None and _is_transient(error):
@@ -428,14 +428,11 @@ class PartitionWriter:
 
     def _write_header(self, segment: Segment) -> None:
         files = self._files
-        fd = files.open(segment.path, create=True)
-        try:
+        with open_file(files, segment.path, create=True) as fd:
             # The file may be left from a failed roll; nothing was acknowledged from this offset on.
             files.truncate(fd, 0)
             write_all(files, fd, [segment.header.encode()], 0)
             files.fdatasync(fd)
-        finally:
-            files.close(fd)
 
     def _remove_unfinished(self, segment: Segment, cause: Exception) -> None:
         """The removal need not be durable: a file that returns after a power failure is recognized
@@ -552,7 +549,3 @@ def _cause_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
-
-
-def _empty_outcome() -> WriteOutcome:
-    return WriteOutcome([], None, [], [], new_segments=[])

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.capture.container import AvroContainerReader, DamagedAvroFile
 from penstock.capture.hub_files import ListedFile
-from penstock.capture.records import is_iso_time, read_capture_records, to_ranges
+from penstock.capture.records import is_iso_time, read_capture_records
 from penstock.capture.storage import FileStore
 from penstock.client.ranges import EventsLost, HubReader, RangeSettings
 from penstock.model.capture import SequenceRange
@@ -181,7 +181,7 @@ class _FileCheck:
         result = FileCheckResult()
         for count, block in self.read_blocks(opened):
             mine = list(self.rows(count, block))
-            result.add(to_ranges([number for number, _ in mine]))
+            result.add([(number, number + 1) for number, _ in mine])
             held = [event for event in mine if event[0] >= self._begin]
             result.unretained += len(mine) - len(held)
             if held:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
 from penstock.log.embedded.store import EmbeddedLogStore
@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 DEADLINE_S = 20
 
 
-class WatchedFiles(OsFiles):
+class WatchedFiles(Files):
     """Counts flushes and open files; can hold a flush back until a test lets it go."""
 
     def __init__(self) -> None:

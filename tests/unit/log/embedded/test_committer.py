@@ -23,7 +23,7 @@ from penstock.log.embedded.committer import (
     HelperThreads,
     next_round_bytes,
 )
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.writer import PartitionWriter
 from penstock.model.errors import DataDirectoryError, LogFailed, PenstockError
@@ -152,7 +152,7 @@ def test_partition_that_fails_in_a_large_round_fails_alone(
     def pwritev(fd: int, buffers: object, position: int) -> int:
         if os.fstat(fd).st_ino == full:
             raise OSError(errno.ENOSPC, "no room")
-        return OsFiles.pwritev(bench.files, fd, buffers, position)  # type: ignore[arg-type]
+        return Files.pwritev(bench.files, fd, buffers, position)  # type: ignore[arg-type]
 
     monkeypatch.setattr(bench.files, "pwritev", pwritev)
     bench.files.gate = threading.Event()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.log.embedded.bench import Bench
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model import limits
 from penstock.model.errors import DataDirectoryError, PenstockError
@@ -73,13 +73,13 @@ def test_reserve_for_the_next_start_takes_what_there_is(
 ) -> None:
     sizes: list[int] = []
 
-    def allocate(files: OsFiles, fd: int, position: int, size: int) -> None:
+    def allocate(files: Files, fd: int, position: int, size: int) -> None:
         sizes.append(size)
         if size > 128 * limits.KB:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     bench = Bench(tmp_path)
-    monkeypatch.setattr(OsFiles, "allocate", allocate)
+    monkeypatch.setattr(Files, "allocate", allocate)
     bench.store.reserve_space()
     assert sizes == [512 * limits.KB, 256 * limits.KB, 128 * limits.KB]
     bench.store.close()

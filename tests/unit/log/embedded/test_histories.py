@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.model.errors import ArgumentError, PenstockError
@@ -26,7 +26,7 @@ from penstock.model.positions import Position, PositionKind
 DEADLINE_S = 20
 
 
-class QuickFiles(OsFiles):
+class QuickFiles(Files):
     def fdatasync(self, fd: int) -> None:
         pass
 

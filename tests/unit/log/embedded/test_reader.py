@@ -33,7 +33,7 @@ def test_many_readers_continue_where_they_stopped(bench: Bench) -> None:
 def test_index_of_a_segment_closed_since_the_view_was_taken_is_whole(tmp_path: Path) -> None:
     bench = Bench(tmp_path, segment_bytes=SEGMENT_HEADER_BYTES + 4 * SIZE)
     bench.append(batch(0))
-    view = bench.partition()._view
+    view = bench.partition().view
     bench.append(*[batch(number) for number in range(1, 6)])
     index = bench.directory / "hub" / "0" / "00000000000000000000.index"
     before = index.read_bytes()

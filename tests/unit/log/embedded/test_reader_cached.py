@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.partition import EmbeddedPartition
 from penstock.log.embedded.reader import CACHED_READ_BYTES
 from penstock.log.embedded.record import RECORD_HEADER_BYTES
@@ -24,7 +24,7 @@ DEADLINE_S = 20
 EVENT_BYTES = 1000
 
 
-class MemoryFiles(OsFiles):
+class MemoryFiles(Files):
     """A file system whose files are in memory as far as the test says."""
 
     def __init__(self) -> None:
@@ -213,13 +213,13 @@ def test_file_system_without_cached_reads_serves_nothing_from_memory(
     buffer = memoryview(bytearray(10))
     if code == errno.EIO:
         with pytest.raises(OSError, match="Input/output"):
-            OsFiles().pread_cached(0, buffer, 0)
+            Files().pread_cached(0, buffer, 0)
     else:
-        assert OsFiles().pread_cached(0, buffer, 0) == 0
+        assert Files().pread_cached(0, buffer, 0) == 0
 
 
 def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
-    files = OsFiles()
+    files = Files()
     fd = files.open(tmp_path / "file", create=True)
     files.pwritev(fd, [b"hello world"], 0)
     buffer = memoryview(bytearray(5))

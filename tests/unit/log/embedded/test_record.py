@@ -36,10 +36,8 @@ def section(message: bytes, *, long: bool = False) -> bytes:
 
 def record(batch: EventBatch, *, first: int = 5, base: int = 1000, flushed: int = 900) -> bytes:
     header = encode_record_header(
-        batch,
-        first_sequence=first,
-        base_offset=base,
-        enqueued_ms=77,
+        StoredBatch(first, base, 77, batch.count, batch.sections),
+        batch.producer,
         flushed_offset=flushed,
         salt=SALT,
     )

@@ -9,21 +9,24 @@ from queue import SimpleQueue
 
 import pytest
 
-from penstock.log.embedded.files import OsFiles
-from penstock.log.embedded.record import RECORD_HEADER_BYTES, encode_record_header
+from penstock.log.embedded.files import Files
+from penstock.log.embedded.index import LogMark
+from penstock.log.embedded.record import (
+    RECORD_HEADER_BYTES,
+    RecordHeader,
+    encode_record_header,
+)
 from penstock.log.embedded.record_scanner import DamagedRange
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES, SegmentHeader
 from penstock.log.embedded.store import EmbeddedLogStore
 from penstock.log.embedded.verify import (
-    DumpedRecord,
-    DumpedSegment,
     LogFinding,
     PartitionSummary,
     dump_segment,
     verify_directory,
 )
 from penstock.model.errors import DataDirectoryError, LogCorrupt, PenstockError
-from penstock.model.events import EventBatch, ProducerStamp, Receipt
+from penstock.model.events import EventBatch, ProducerStamp, Receipt, StoredBatch
 
 NOW = 1_700_000_000_000
 STAMP = ProducerStamp(7, 1, 2, 3)
@@ -185,18 +188,32 @@ def test_record_whose_events_do_not_match_its_count_is_reported(
 
 def test_dump_lists_each_record(directory: Path) -> None:
     header, first, second = dump_segment(segments(directory)[0])
-    assert header == DumpedSegment(0, 0, -1, 0, 3)
+    assert isinstance(header, SegmentHeader)
+    assert header.start == LogMark(0, 0, 0, -1)
+    assert header.partition == 3
     length = SIZE - RECORD_HEADER_BYTES
-    assert first == DumpedRecord(0, 0, 2, NOW, length, None, 0)
-    assert second == DumpedRecord(SIZE, 2, 2, NOW + 1, length, STAMP, SIZE)
+    for record, expected in (
+        (first, (0, 0, 2, NOW, length, None, 0)),
+        (second, (SIZE, 2, 2, NOW + 1, length, STAMP, SIZE)),
+    ):
+        assert isinstance(record, RecordHeader)
+        assert expected == (
+            record.base_offset,
+            record.first_sequence,
+            record.count,
+            record.enqueued_ms,
+            record.length,
+            record.producer,
+            record.flushed_offset,
+        )
 
 
 def test_dump_continues_after_damage(directory: Path) -> None:
     change(segments(directory)[0], SEGMENT_HEADER_BYTES + 70)
     assert [type(item) for item in dump_segment(segments(directory)[0])] == [
-        DumpedSegment,
+        SegmentHeader,
         DamagedRange,
-        DumpedRecord,
+        RecordHeader,
     ]
 
 
@@ -213,7 +230,7 @@ def test_disk_that_fails_while_verifying_is_a_finding(
 
     for call in ("pread", "open"):
         with monkeypatch.context() as patch:
-            files = OsFiles()
+            files = Files()
             patch.setattr(files, call, fail)
             patch.setattr("penstock.log.embedded.verify.check_format", lambda *_: None)
             found = [
@@ -234,10 +251,8 @@ def test_numbers_and_times_out_of_order_are_reported(tmp_path: Path) -> None:
         item = batch(0)
         content += (
             encode_record_header(
-                item,
-                first_sequence=first,
-                base_offset=offset,
-                enqueued_ms=enqueued_ms,
+                StoredBatch(first, offset, enqueued_ms, item.count, item.sections),
+                item.producer,
                 flushed_offset=0,
                 salt=1,
             )

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.log.embedded.bench import NOW, SIZE, Bench, batch
 
 from penstock.log.embedded import writer
-from penstock.log.embedded.files import OsFiles
+from penstock.log.embedded.files import Files
 from penstock.log.embedded.segment import SEGMENT_HEADER_BYTES
 from penstock.log.producer_state import decode_producers
 from penstock.model.events import EventBatch, ProducerStamp, Receipt
@@ -137,7 +137,7 @@ def test_blocks_that_a_killed_process_had_reserved_are_given_back_by_a_clean_sto
     folder = tmp_path / "hub" / "0"
     [segment] = folder.glob("*.log")
     fd = os.open(segment, os.O_RDWR)
-    OsFiles().allocate(fd, 0, 1024 * KB)
+    Files().allocate(fd, 0, 1024 * KB)
     os.close(fd)
     if used_bytes(folder) < 1024 * KB:
         pytest.skip("this file system does not reserve blocks")
