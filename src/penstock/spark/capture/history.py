@@ -6,6 +6,7 @@ after the last of them is live.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -19,16 +20,14 @@ from penstock.capture import destinations, hub_files
 from penstock.capture.description import INTERVAL_S, NAME_FORMAT_DEFAULT, check_name_format
 from penstock.capture.hub_files import FileLocationFilter, ListedFile
 from penstock.capture.storage import FileStore
+from penstock.formats.quantities import EPOCH
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture.plan import find_reading_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.management.client import ManagementClient
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_US = timedelta(microseconds=1)
+BEYOND_US = 2**62  # later than every event
 _TOLERANCE_S = 120  # names of a backfill may be a minute early, and clocks differ
 _log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
@@ -65,13 +64,11 @@ def read(
     `namespace` and `name_format` locate the files. `options` are the destination's
     (`account_name`, `account_key`, ...). Further ones are of the `eventhubs` source. Raises
     PenstockError."""
-    where, source = _locate(hub, **options)
-    files = CapturedFiles(where)
+    files = _find_files(hub, connection_string, **options)
     history = files.frame(spark, start, end)
     if not live:
         return history
-    tail = files.load_live(spark.read, connection_string, source)
-    return history.unionByName(_between(tail, start, end).select(history.columns))
+    return history.unionByName(files.load_live(spark.read, start, end))
 
 
 def bridge(
@@ -84,11 +81,8 @@ def bridge(
 ) -> tuple[DataFrame, DataFrame]:
     """History, and a stream that begins after it: each event is in exactly one of them. Parameters
     are as for `read`."""
-    where, source = _locate(hub, **options)
-    files = CapturedFiles(where)
-    history = files.frame(spark, start, None)
-    stream = files.load_live(spark.readStream, connection_string, source)
-    return history, _between(stream, start, None).select(history.columns)
+    files = _find_files(hub, connection_string, **options)
+    return files.frame(spark, start, None), files.load_live(spark.readStream, start, None)
 
 
 class CapturedFiles:
@@ -105,7 +99,8 @@ class CapturedFiles:
         """Their events, stored from `start` on and before `end`."""
         from penstock.spark.capture import history_source
 
-        since_us, until_us = to_microseconds("start", start), to_microseconds("end", end)
+        since_us = to_microseconds("start", start, -BEYOND_US)
+        until_us = to_microseconds("end", end, BEYOND_US)
         plan = history_source.HistoryPlan(
             targets=[location.target for location in self._where.locations],
             files=select_files(self._files, since_us, until_us),
@@ -116,44 +111,40 @@ class CapturedFiles:
         file = history_source.write_captured_plan(plan)
         return spark.read.format(history_source.SOURCE).option("plan", file).load()
 
-    def load_live(
-        self, reader: Any, connection_string: str | None, source: Mapping[str, str]
-    ) -> Any:
-        """The events of the live hub that follow the last ones of the files."""
-        text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
-        own = {"eventhubs.connectionString": text} if text else self._where.live
-        if not own:
+    def load_live(self, reader: Any, start: Moment, end: Moment) -> Any:
+        """The events of the live hub that follow the last ones of the files, stored from `start`
+        on and before `end`."""
+        from pyspark.sql import functions as f
+
+        from penstock.spark.capture.history_source import SCHEMA, next_sequence
+
+        if not self._where.live:
             raise ArgumentError(
                 "Live events are read from the hub: give connection_string, or set "
                 "PENSTOCK_CONNECTION_STRING."
             )
         options = {
-            **own,
             "eventhubs.eventHubName": self._where.hub,
             "eventhubs.startingPosition": "earliest",
-            **source,
+            **self._where.live,
         }
-        if following := self._next_sequences():
-            options["eventhubs.startingPositions"] = json.dumps(following)
-        return reader.format("eventhubs").options(**options).load()
-
-    def _next_sequences(self) -> dict[str, int]:
-        """The event after the last one of each partition's files. Opens some files."""
-        from penstock.spark.capture.history_source import next_sequence
-
-        by_partition: dict[str, list[ListedFile]] = {}
-        for file in self._files:
-            by_partition.setdefault(file.partition, []).append(file)
-        return {
+        following = {
             key: number
-            for key, files in by_partition.items()
-            if (number := next_sequence(self._stores, files)) is not None
+            for key, files in itertools.groupby(self._files, key=lambda file: file.partition)
+            if (number := next_sequence(self._stores, list(files))) is not None
         }
+        if following:
+            options["eventhubs.startingPositions"] = json.dumps(following)
+        frame = reader.format("eventhubs").options(**options).load()
+        for name, moment in (("start", start), ("end", end)):
+            if moment is not None:
+                bound = f.timestamp_micros(f.lit(to_microseconds(name, moment, 0)))
+                column = f.col("enqueuedTime")
+                frame = frame.where(column >= bound if name == "start" else column < bound)
+        return frame.select(SCHEMA.names)
 
 
-def select_files(
-    files: Sequence[ListedFile], since_us: int | None, until_us: int | None
-) -> list[ListedFile]:
+def select_files(files: Sequence[ListedFile], since_us: int, until_us: int) -> list[ListedFile]:
     """Files that can have events of that time, by their names: too many cost time, too few would
     lose events.
 
@@ -175,27 +166,14 @@ def select_files(
         before = file
         closed_us = (file.named_s + _TOLERANCE_S) * 1_000_000
         opened_us = (file.named_s - late_s - INTERVAL_S[1] - _TOLERANCE_S) * 1_000_000
-        if since_us is not None and closed_us < since_us:
-            continue
-        if until_us is None or opened_us < until_us:
+        if closed_us >= since_us and opened_us < until_us:
             chosen.append(file)
     return chosen
 
 
-def _between(frame: Any, start: Moment, end: Moment) -> Any:
-    from pyspark.sql import functions as f
-
-    for name, moment in (("start", start), ("end", end)):
-        number = to_microseconds(name, moment)
-        if number is not None:
-            bound = f.timestamp_micros(f.lit(number))
-            column = f.col("enqueuedTime")
-            frame = frame.where(column >= bound if name == "start" else column < bound)
-    return frame
-
-
-def _locate(
+def _find_files(
     hub: str,
+    connection_string: str | None,
     *,
     url: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -203,18 +181,22 @@ def _locate(
     namespace: str | None = None,
     name_format: str = NAME_FORMAT_DEFAULT,
     **source: str,
-) -> tuple[HistoryLocation, dict[str, str]]:
-    """Where the files are, and the remaining options, which are of the `eventhubs` source."""
+) -> CapturedFiles:
+    """`source` are options of the `eventhubs` source."""
     storage = dict(options or {})
     if url is None:
-        return locate_history(hub, namespace, storage), source
-    if namespace is None:
+        where = locate_history(hub, namespace, storage)
+    elif namespace is None:
         raise ArgumentError("With url, give the namespace too: it is part of the paths.")
-    destinations.check_destination("url", url, storage)
-    destination = destinations.Destination(name="url", url=url, options=storage)
-    target = destinations.resolve_destination([destination], "url", container)
-    location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
-    return HistoryLocation(locations=[location], namespace=namespace, hub=hub), source
+    else:
+        destinations.check_destination("url", url, storage)
+        destination = destinations.Destination(name="url", url=url, options=storage)
+        target = destinations.resolve_destination([destination], "url", container)
+        location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
+        where = HistoryLocation(locations=[location], namespace=namespace, hub=hub)
+    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
+    live = {"eventhubs.connectionString": text} if text else where.live
+    return CapturedFiles(msgspec.structs.replace(where, live=live and {**live, **source}))
 
 
 def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> HistoryLocation:
@@ -236,7 +218,13 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
             destinations.environment_destination(summary.name, summary.url, os.environ, options)
             for summary in client.capture_destinations()
         ]
-        live = _live_options(client, namespace)
+        live = {}
+        rule = find_reading_rule(client, namespace, preferred="Listen")
+        if rule is not None:
+            keys = client.keys(namespace, None, rule.name)
+            live["eventhubs.connectionString"] = keys.primary_connection_string
+            if client.ca_file:
+                live["eventhubs.tls.caFile"] = client.ca_file
     (status,) = statuses
     locations, warnings = hub_files.resolve_locations(
         status.places, configured, created_ms=status.created_ms
@@ -246,24 +234,13 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
     return HistoryLocation(locations=locations, namespace=namespace, hub=status.hub, live=live)
 
 
-def _live_options(client: ManagementClient, namespace: str) -> dict[str, str]:
-    """Options of the `eventhubs` source, with a key that the management API returns."""
-    rule = find_reading_rule(client, namespace, preferred="Listen")
-    if rule is None:
-        return {}
-    keys = client.keys(namespace, None, rule.name)
-    options = {"eventhubs.connectionString": keys.primary_connection_string}
-    if client.ca_file:
-        options["eventhubs.tls.caFile"] = client.ca_file
-    return options
-
-
-def to_microseconds(name: str, moment: Moment) -> int | None:
+def to_microseconds(name: str, moment: Moment, default: int) -> int:
+    """Microseconds since 1970. A time without a zone is UTC. Raises ArgumentError."""
     if moment is None:
-        return None
+        return default
     try:
         at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError:
         raise ArgumentError(f"{name} is {moment!r}: an ISO time is expected.") from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return (at - _EPOCH) // _US
+    return (at - EPOCH) // timedelta(microseconds=1)

@@ -4,10 +4,9 @@ history and live events can be combined. Each Spark task opens some of the files
 from __future__ import annotations
 
 import atexit
-import os
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from penstock.capture.hub_files import ListedFile
 from penstock.capture.records import CaptureRecord, Value, read_capture_records
 from penstock.capture.storage import FileStore
 from penstock.formats.amqp_values import encode_json
+from penstock.model.capture import SequenceRange
 from penstock.model.errors import ConfigurationError
 from penstock.spark.capture.parquet_file import SYSTEM_TYPES, TYPES, json_from
 from penstock.spark.eventhubs.data_source import spark_schema
@@ -50,8 +50,8 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     targets: list[DestinationFolder]  # by the `place` of a file
     files: list[ListedFile]
-    since_us: int | None = None
-    until_us: int | None = None
+    since_us: int
+    until_us: int
 
     def __repr__(self) -> str:
         return f"HistoryPlan({len(self.files)} files)"
@@ -60,11 +60,11 @@ class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 def write_captured_plan(plan: HistoryPlan) -> str:
     """Write a file for this user alone: its path is in the query, its content (credentials) is not.
     It is deleted when the process ends."""
-    handle, name = tempfile.mkstemp(prefix="penstock-captured-", suffix=".json")
-    atexit.register(Path(name).unlink, missing_ok=True)
-    with os.fdopen(handle, "wb") as file:
+    prefix = "penstock-captured-"
+    with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".json", delete=False) as file:
+        atexit.register(Path(file.name).unlink, missing_ok=True)
         file.write(msgspec.json.encode(plan))
-    return name
+    return file.name
 
 
 def _read_captured_plan(name: str) -> HistoryPlan:
@@ -120,7 +120,7 @@ def read_batches(plan: HistoryPlan, file: ListedFile) -> Iterator[Any]:
         held: list[CaptureRecord] = []
         for count, block in AvroContainerReader(opened).blocks():
             for record in read_capture_records(count, block):
-                if _is_selected(plan, record.enqueued_us):
+                if plan.since_us <= record.enqueued_us < plan.until_us:
                     held.append(record)
                 if len(held) >= _ROWS:
                     yield _build_batch(held, file.partition)
@@ -135,47 +135,32 @@ def next_sequence(stores: Sequence[FileStore], files: Sequence[ListedFile]) -> i
     begins last is read to its end. Raises DamagedAvroFile, DestinationError."""
     begins: list[tuple[int, ListedFile]] = []
     for file in reversed(files):
-        first = _first_sequence(stores[file.place], file)
-        if first is not None:
-            begins.append((first, file))
+        if file.file_type == "avro" and file.size <= EMPTY_BYTES_MAX:
+            continue
+        with stores[file.place].open(file.path) as opened:
+            head = next(_sequence_ranges(file, opened), None)
+        if head is not None:
+            begins.append((head[0], file))
         if len(begins) == _LAST_FILES:
             break
     if not begins:
         return None
-    _, last = max(begins, key=lambda begin: begin[0])
-    return _end_sequence(stores[last.place], last)
+    _, last = max(begins, key=itemgetter(0))
+    with stores[last.place].open(last.path) as opened:
+        *_, (_, end) = _sequence_ranges(last, opened)
+    return end
 
 
-def _first_sequence(store: FileStore, file: ListedFile) -> int | None:
-    """None for a file without events, mostly recognized by its size."""
-    if file.file_type == "avro" and file.size <= EMPTY_BYTES_MAX:
-        return None
-    with store.open(file.path) as opened:
-        if file.file_type == "parquet":
-            numbers = _read_numbers(file, opened)
-            return numbers[0].as_py() if len(numbers) else None
-        head = next(AvroContainerReader(opened).blocks(), None)
-        return None if head is None else decode_long(head[1], 0)[0]
-
-
-def _end_sequence(store: FileStore, file: ListedFile) -> int:
-    """The number after the last event of a file that has some."""
-    with store.open(file.path) as opened:
-        if file.file_type == "parquet":
-            return int(_read_numbers(file, opened)[-1].as_py()) + 1
-        ((count, block),) = deque(AvroContainerReader(opened).blocks(), maxlen=1)
-        return decode_long(block, 0)[0] + count
-
-
-def _read_numbers(file: ListedFile, opened: Any) -> Any:
-    """The sequence numbers of a Parquet file, an Arrow column."""
-    return _open_parquet(file, opened).read(columns=["SequenceNumber"]).column(0)
-
-
-def _is_selected(plan: HistoryPlan, enqueued_us: int) -> bool:
-    if plan.since_us is not None and enqueued_us < plan.since_us:
-        return False
-    return plan.until_us is None or enqueued_us < plan.until_us
+def _sequence_ranges(file: ListedFile, opened: Any) -> Iterator[SequenceRange]:
+    """The sequence numbers of each block of an Avro file, or of a whole Parquet file."""
+    if file.file_type == "parquet":
+        numbers = _open_parquet(file, opened).read(columns=["SequenceNumber"]).column(0)
+        if len(numbers):
+            yield numbers[0].as_py(), numbers[-1].as_py() + 1
+        return
+    for count, block in AvroContainerReader(opened).blocks():
+        first, _ = decode_long(block, 0)
+        yield first, first + count
 
 
 def _build_batch(held: Sequence[CaptureRecord], partition: str) -> Any:
@@ -211,42 +196,40 @@ def _open_parquet(file: ListedFile, opened: Any) -> Any:
 
 
 def _read_parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
-    reader = _open_parquet(file, opened)
-    for batch in reader.iter_batches(batch_size=_ROWS):
+    for batch in _open_parquet(file, opened).iter_batches(batch_size=_ROWS):
         times = batch.column("EnqueuedTimeUtc").cast(pa.int64())
         is_selected = compute.and_(
-            compute.greater_equal(times, plan.since_us if plan.since_us is not None else -(2**62)),
-            compute.less(times, plan.until_us if plan.until_us is not None else 2**62),
+            compute.greater_equal(times, plan.since_us), compute.less(times, plan.until_us)
         )
-        table = pa.Table.from_batches([batch]).filter(is_selected)
-        if table.num_rows == 0:
+        rows = batch.filter(is_selected)
+        if rows.num_rows == 0:
             continue
         columns = {
-            "body": table.column("Body"),
-            "partition": pa.array([file.partition] * table.num_rows, pa.string()),
-            "offset": table.column("Offset"),
-            "sequenceNumber": table.column("SequenceNumber"),
-            "enqueuedTime": table.column("EnqueuedTimeUtc"),
-            "publisher": _publishers(table),
-            "partitionKey": table.column("PartitionKey"),
-            "properties": _json_maps(table, "Properties", TYPES),
-            "systemProperties": _json_maps(table, "SystemProperties", SYSTEM_TYPES),
+            "body": rows.column("Body"),
+            "partition": pa.array([file.partition] * rows.num_rows, pa.string()),
+            "offset": rows.column("Offset"),
+            "sequenceNumber": rows.column("SequenceNumber"),
+            "enqueuedTime": rows.column("EnqueuedTimeUtc"),
+            "publisher": _publishers(rows),
+            "partitionKey": rows.column("PartitionKey"),
+            "properties": _json_maps(rows, "Properties", TYPES),
+            "systemProperties": _json_maps(rows, "SystemProperties", SYSTEM_TYPES),
         }
-        arrays = [_to_array(columns[field.name]).cast(field.type) for field in ARROW_SCHEMA]
+        arrays = [columns[field.name].cast(field.type) for field in ARROW_SCHEMA]
         yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-def _publishers(table: Any) -> Any:
-    maps = _to_array(table.column("SystemProperties"))
+def _publishers(rows: Any) -> Any:
+    maps = rows.column("SystemProperties")
     return compute.map_lookup(maps, query_key=_PUBLISHER, occurrence="last")
 
 
-def _json_maps(table: Any, name: str, types: str) -> Any:
+def _json_maps(rows: Any, name: str, types: str) -> Any:
     """The plain texts of a Parquet file as JSON texts. Raises DamagedAvroFile."""
-    maps = _to_array(table.column(name))
-    if types not in table.column_names:
+    maps = rows.column(name)
+    if types not in rows.schema.names:
         return maps  # version 0.1 wrote no types
-    letters = "".join(text or "" for text in table.column(types).to_pylist())
+    letters = "".join(text or "" for text in rows.column(types).to_pylist())
     ends = maps.offsets
     first = ends[0].as_py()
     count = ends[len(ends) - 1].as_py() - first
@@ -257,10 +240,3 @@ def _json_maps(table: Any, name: str, types: str) -> Any:
     names = maps.keys.slice(first, count)
     starts = pa.array([end - first for end in ends.to_pylist()], pa.int32())
     return pa.MapArray.from_arrays(starts, names, pa.array(texts, pa.string()))
-
-
-def _to_array(column: Any) -> Any:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

@@ -61,7 +61,7 @@ WANTED[3]["d"] = '"aGk="'
 
 
 def table() -> Any:
-    return pa.Table.from_batches([record_batch(gathered(PLAIN), gathered(JSON))])
+    return record_batch(gathered(PLAIN), gathered(JSON))
 
 
 @pytest.mark.parametrize("odd", ODD)
