@@ -252,7 +252,6 @@ class CaptureRunQuery:
     def _build_plan(self) -> CapturePlan:
         settings = parse_description(self._assignment.description)
         resolve_destination(self._settings.destinations, settings.account, settings.container)
-        run = self._run
         connection_string, consumer_group = self._connection_string_and_group()
         return CapturePlan(
             namespace=self._assignment.namespace,
@@ -264,12 +263,7 @@ class CaptureRunQuery:
             consumer_group=consumer_group,
             state=str(self._directory),
             hub_id=self.hub_id,
-            starts=run.starts,
-            reached=run.reached,
-            named_s=run.named_s,
-            stops=run.stops,
-            stopped_ms=run.off_ms or 0,
-            is_backfill=run.is_backfill,
+            **msgspec.structs.asdict(self._run),
         )
 
     def _connection_string_and_group(self) -> tuple[str, str]:

@@ -73,6 +73,8 @@ def plan(folder: Path, run: str = "hub-run", **changes: Any) -> CapturePlan:
         name_format=NAME_FORMAT_DEFAULT,
     )
     usual: dict[str, Any] = {
+        "id": run,
+        "on_ms": BEGAN_S * 1000,
         "namespace": "ns",
         "hub": "h",
         "hub_id": "hub",
@@ -126,7 +128,7 @@ def test_off_and_on_within_a_second_makes_two_files(
 ) -> None:
     hubs["0"].publish()
     clock.advance(400)
-    one = plan(tmp_path, "hub-a", stops={"0": 1, "1": 0}, stopped_ms=clock.now_ms())
+    one = plan(tmp_path, "hub-a", stops={"0": 1, "1": 0}, off_ms=clock.now_ms())
     clock.advance(200)
     hubs["0"].publish()
     clock.advance(300)
@@ -135,7 +137,7 @@ def test_off_and_on_within_a_second_makes_two_files(
         "hub-b",
         starts={"0": 1, "1": 0},
         stops={"0": 2, "1": 0},
-        stopped_ms=clock.now_ms(),
+        off_ms=clock.now_ms(),
     )
     named = []
     for made in (one, two, one):
