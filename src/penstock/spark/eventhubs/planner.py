@@ -61,7 +61,7 @@ def _partition_order(partition_id: str) -> tuple[int, str]:
 
 
 def split_ranges(
-    ranges: Iterable[SequenceRange], *, max_events_per_task: int | None, min_partitions: int | None
+    ranges: Iterable[SequenceRange], max_events_per_task: int | None, min_partitions: int | None
 ) -> list[SequenceRange]:
     """Split ranges so that none is longer than `max_events_per_task` and that there are at least
     `min_partitions`, as far as there are events. The parts of a range are equally long."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 
+from penstock.client.event_position import to_milliseconds
 from penstock.spark.errors import events_gone_error, hub_recreated_error, position_beyond_end_error
 from penstock.spark.eventhubs.options import ReadOptions
 from penstock.spark.eventhubs.planner import (
@@ -24,7 +24,6 @@ from penstock.spark.eventhubs.planner import (
 from penstock.spark.eventhubs.positions import LATEST
 
 _log = logging.getLogger("penstock.spark")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FRESH_S = 5.0  # bounds of this age are recent enough to find losses early
 
 
@@ -124,11 +123,8 @@ class StreamOffsets:
             if bound is not None and bound.begin > first:
                 first = self._report_lost(key, first, min(bound.begin, ends[key]), bound)
             ranges.append(SequenceRange(key, first, ends[key]))
-        return split_ranges(
-            ranges,
-            max_events_per_task=self._options.max_events_per_task,
-            min_partitions=self._options.min_partitions,
-        )
+        options = self._options
+        return split_ranges(ranges, options.max_events_per_task, options.min_partitions)
 
     def _offset(self, numbers: Mapping[str, int], size: int | None) -> dict[str, int]:
         size_field = {} if size is None else {BYTES: size}
@@ -144,7 +140,7 @@ class StreamOffsets:
         _log.warning("eventhubs: the hub %r was created again.", self._hub)
 
     def _poll(self) -> dict[str, PartitionBounds]:
-        self._created_ms = (self._planner.created_at() - _EPOCH) // timedelta(milliseconds=1)
+        self._created_ms = to_milliseconds(self._planner.created_at())
         if self._first_created_ms is None:
             self._first_created_ms = self._created_ms
         bounds = self._planner.bounds()
@@ -169,10 +165,7 @@ class StreamOffsets:
                 _log.warning(
                     "eventhubs: partition %s of hub %r ends at %d, before %d: it is read from its "
                     "beginning.",
-                    key,
-                    self._hub,
-                    bound.end,
-                    begin[key],
+                    *(key, self._hub, bound.end, begin[key]),
                 )
             ends[key] = bound.end
         return ends
@@ -203,10 +196,7 @@ class StreamOffsets:
             raise events_gone_error(self._hub, key, first, end, bound.begin)
         _log.warning(
             "eventhubs: events %d to %d of partition %s of hub %r are gone.",
-            first,
-            end - 1,
-            key,
-            self._hub,
+            *(first, end - 1, key, self._hub),
         )
         return end
 
