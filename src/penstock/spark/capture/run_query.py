@@ -69,8 +69,7 @@ def start_query(
 ) -> StreamingQuery:
     """Continue from the query checkpoint, else from the job's state. Only one query at a time may
     use a plan's state directory."""
-    from penstock.spark.capture.sink import CaptureSink
-    from penstock.spark.capture.source import CaptureSource
+    from penstock.spark.capture.stream import CaptureSink, CaptureSource
 
     file = str(write_plan(plan))
     shutil.rmtree(plan.spool, ignore_errors=True)  # files of a killed job

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.eventhubs.checkpoint_reporter import CheckpointReporter
-    from penstock.spark.eventhubs.planner import ReadPlanner
-    from penstock.spark.eventhubs.source import StreamOffsets
+    from penstock.spark.eventhubs.planner import ReadPlanner, StreamOffsets
 
 _log = logging.getLogger("penstock.spark")
 # Local properties that Spark sets.
@@ -207,8 +206,7 @@ class EventHubsStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
     def _stream_offsets(self) -> StreamOffsets:
         if self._offsets is None:
             from penstock.spark.eventhubs.checkpoint_reporter import open_checkpoint_reporter
-            from penstock.spark.eventhubs.planner import ReadPlanner
-            from penstock.spark.eventhubs.source import StreamOffsets
+            from penstock.spark.eventhubs.planner import ReadPlanner, StreamOffsets
 
             planner = self._planner = self._planner or ReadPlanner(self._options)
             offsets = StreamOffsets(self._options, planner)

@@ -24,8 +24,7 @@ from penstock.capture.windows import (
     close_windows,
 )
 from penstock.kernels import encode_avro_long
-from penstock.spark.capture.history import BEYOND_US, select_files
-from penstock.spark.capture.history_source import next_sequence
+from penstock.spark.capture.history import BEYOND_US, next_sequence, select_files
 from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
 
 T_MS = 1_700_000_000_000

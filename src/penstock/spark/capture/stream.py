@@ -1,4 +1,4 @@
-"""Spark source whose micro-batches are whole windows.
+"""Spark source whose micro-batches are whole windows, and sink that writes one file per window.
 
 Exactly once: an offset has the windows of the batch that ends there, and the settings that held
 when they were closed. Spark stores the offset before any task runs, so a batch that runs again
@@ -17,20 +17,29 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.capture import windows
 from penstock.capture.file_names import partition_order
-from penstock.capture.storage import FileStore
+from penstock.capture.state import ClosedWindow
+from penstock.capture.storage import UPLOAD_TRIES, FileStore
 from penstock.capture.windows import ClosedRange, EventLocation, PartitionEnd, WindowStart
 from penstock.client.errors import ClientError
 from penstock.client.event_position import EventPosition, to_milliseconds
 from penstock.client.ranges import HubReader
 from penstock.model.capture import CaptureDescription
-from penstock.spark.capture.plan import OPTION, CapturePlan, read_plan
-from penstock.spark.capture.window_writer import PlannedWindow, read_window
+from penstock.model.errors import InternalError
+from penstock.spark.capture.plan import OPTION, SINK, CapturePlan, read_plan
+from penstock.spark.capture.window_writer import PlannedWindow, WindowWriter, read_window
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
 _BLOCK_SCHEMA = pa.schema(
@@ -210,6 +219,88 @@ def closed_ranges(offset: Offset) -> dict[str, list[ClosedRange]]:
 def _block_batch(*values: object) -> Any:
     """One row of SCHEMA."""
     return pa.RecordBatch.from_arrays([[value] for value in values], schema=_BLOCK_SCHEMA)
+
+
+# --- the sink -----------------------------------------------------------------------------------
+# Writing a window twice gives the same file, so a task or batch that runs again is harmless; the
+# commit records each window once.
+
+
+class CaptureSink(DataSource):
+    """`df.writeStream.format("penstock-capture-files").option("capturePlan", file)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> CaptureStreamWriter:
+        return CaptureStreamWriter(read_plan(self.options.get(OPTION)))
+
+
+class CaptureCommitMessage(WriterCommitMessage):
+    """Windows with their files, and where their partitions continue."""
+
+    def __init__(self) -> None:
+        self.closed: list[ClosedWindow] = []
+        self.starts: dict[str, WindowStart] = {}
+
+
+class CaptureStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, plan: CapturePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> CaptureCommitMessage:
+        """In a task. The rows of a window come together, its last row at the end."""
+        message = CaptureCommitMessage()
+        rows = (row for batch in iterator for row in batch.to_pylist())
+        for row in rows:
+            window = msgspec.json.decode(row["window"], type=PlannedWindow)
+            closed, settings = window.range, window.settings
+            file = None
+            # A window whose events were all lost has a file that says so.
+            if not (closed.is_empty and settings.skip_empty):
+                writer = WindowWriter(self._plan, window)
+                try:
+                    last = _write_rows(writer, row, rows)
+                    file = writer.finish(last["first_ms"], last["last_ms"], _upload_tries())
+                finally:
+                    writer.discard()
+            message.starts[window.partition] = closed.next_start
+            message.closed.append(ClosedWindow(closed.named_s, settings.interval_s, file))
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver. May be called twice for a batch."""
+        with closing(self._plan.open_state()) as state:
+            for message in messages:
+                if isinstance(message, CaptureCommitMessage):
+                    state.record(message.closed, message.starts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: the next attempt overwrites the files with the same bytes."""
+
+
+def _write_rows(
+    writer: WindowWriter, row: dict[str, Any], following: Iterator[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write the rows of a window. Returns the last one."""
+    window = row["window"]
+    while not row["is_last"]:
+        writer.add(row["count"], row["block"])
+        next_row = next(following, None)
+        if next_row is None or next_row["window"] != window:
+            raise InternalError("The last row of a window is missing: the batch runs again.")
+        row = next_row
+    if writer.count != row["count"]:
+        raise InternalError(f"A window has {writer.count} of {row['count']} events.")
+    return row
+
+
+def _upload_tries() -> int:
+    """A task that failed before does not retry uploads: storage is unavailable, which should be
+    reported soon."""
+    context = TaskContext.get()
+    return UPLOAD_TRIES if context is None or context.attemptNumber() == 0 else 1
 
 
 # --- the log ------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from penstock.capture.windows import (
 from penstock.client.event_position import EventPosition
 from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.clock import ManualClock
-from penstock.spark.capture import source
+from penstock.spark.capture import stream
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.source import CaptureStreamReader, closed_ranges, window_starts
+from penstock.spark.capture.stream import CaptureStreamReader, closed_ranges, window_starts
 from penstock.spark.capture.window_writer import read_larger_file
 
 MB = 1024 * 1024
@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 @pytest.fixture
 def hubs(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hub]:
-    monkeypatch.setattr(source, "CapturePartitionLog", lambda log, key: log.hubs[key])
+    monkeypatch.setattr(stream, "CapturePartitionLog", lambda log, key: log.hubs[key])
     return {"0": Hub(clock), "1": Hub(clock)}
 
 
