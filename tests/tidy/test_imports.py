@@ -69,9 +69,8 @@ DERIVED = (
     "spark.capture.parquet_file",
     "spark.eventhubs.rows",
     "spark.eventhubs.sink_rows",
-    "spark.capture.history_source",
-    "spark.capture.sink",
-    "spark.capture.source",
+    "spark.capture.history",
+    "spark.capture.stream",
     "spark.eventhubs.data_source",
     "pyspark_eventhubs",
 )

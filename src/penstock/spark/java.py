@@ -10,6 +10,7 @@ use it) and would not start, so a script starts it without this argument.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 
 JAVA_LEAST = 17
 _RELEASE_BYTES_MAX = 16 * 1024
+_VERSION = re.compile(r'^JAVA_VERSION="?([0-9]{1,9})["\s.+-]', re.MULTILINE)
 
 # Uses only shell built-ins and readlink: the PATH may be short. A candidate needs the `release`
 # file of a JDK, so that two of these scripts on one PATH do not start each other in a loop.
@@ -109,18 +111,9 @@ def _system_home() -> str | None:
         if not directory or not os.access(candidate, os.X_OK):
             continue
         home = candidate.resolve().parent.parent
-        version = _version(home / "release")
-        if version is not None and version >= JAVA_LEAST:
+        version = _VERSION.search(_read_text(home / "release"))
+        if version is not None and int(version[1]) >= JAVA_LEAST:
             return str(home)
-    return None
-
-
-def _version(release: Path) -> int | None:
-    for line in _read_text(release).splitlines():
-        name, _, value = line.partition("=")
-        if name == "JAVA_VERSION":
-            major = value.strip('"').partition(".")[0].partition("-")[0].partition("+")[0]
-            return int(major) if major.isascii() and major.isdigit() else None
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ArgumentError
@@ -42,10 +43,7 @@ def session(
                 f"session() got the setting {name!r}: Spark's settings begin with 'spark.'; other "
                 "arguments are app_name, master and remote."
             )
-    settings = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in conf.items()
-    }
+    settings = option_texts(conf)
     if remote is None or remote.startswith("local"):
         prepare_environment(remote or master or settings.get("spark.master"))
     from pyspark.sql import SparkSession
@@ -84,6 +82,15 @@ def prepare_environment(master: str | None = None, python: str | None = None) ->
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Without this, Spark's UI listens on every address of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """As Spark writes them; without those that are None."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def _is_submitted() -> bool:

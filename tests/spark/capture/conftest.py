@@ -46,6 +46,8 @@ def drained(hub: TestHub, folder: Path, **changes: Any) -> CapturePlan:
     """All that the hub has now, as if Capture had been on before and were off now."""
     counts = {key: len(bodies) for key, bodies in hub.read().items()}
     usual: dict[str, Any] = {
+        "id": "run",
+        "on_ms": 0,
         "namespace": hub.server["namespace"],
         "hub": hub.name,
         "settings": settings(),
@@ -54,7 +56,7 @@ def drained(hub: TestHub, folder: Path, **changes: Any) -> CapturePlan:
         "state": str(folder / "state"),
         "starts": dict.fromkeys(counts, 0),
         "stops": counts,
-        "stopped_ms": time.time_ns() // 1_000_000,
+        "off_ms": time.time_ns() // 1_000_000,
     }
     return CapturePlan(**usual | changes)
 

@@ -88,7 +88,7 @@ def test_a_batch_that_runs_again_writes_the_same_bytes(
     scene: Scene, run_capture: RunCapture, tmp_path: Path
 ) -> None:
     plan = scene.plan
-    run_capture(drained(scene.hub, tmp_path, settings=plan.settings, stopped_ms=plan.stopped_ms))
+    run_capture(drained(scene.hub, tmp_path, settings=plan.settings, off_ms=plan.off_ms))
     one = {file.relative_to(scene.folder): file.read_bytes() for file in avro_files(scene.folder)}
     other = {file.relative_to(tmp_path): file.read_bytes() for file in avro_files(tmp_path)}
     assert one == other

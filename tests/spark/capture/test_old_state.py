@@ -52,15 +52,16 @@ def _served(old: OldDirectory) -> Iterator[str]:
 def test_capture_continues_on_an_old_state(spark: SparkSession, tmp_path: Path, name: str) -> None:
     old = OldDirectory(tmp_path, name)
     (file,) = (old.data / "capture").glob("*/plan.json")
+    stored = msgspec.json.decode(file.read_bytes())
     events = old.expected["events"]["orders"]
     with _served(old) as connection_string:
         plan = msgspec.structs.replace(
-            msgspec.json.decode(file.read_bytes(), type=CapturePlan),
+            msgspec.convert({"id": name, "on_ms": 0, **stored}, CapturePlan),
             state=str(file.parent),
             destinations=[Destination(name="lake", url=(tmp_path / "captured").as_uri())],
             connection_string=connection_string,
             stops={partition: len(rows) for partition, rows in events.items()},
-            stopped_ms=old.expected["now_ms"],
+            off_ms=old.expected["now_ms"],
         )
         run_plan(spark, plan)
     for partition, rows in events.items():

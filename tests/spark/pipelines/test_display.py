@@ -38,8 +38,6 @@ def shot(
 ) -> PipelineSnapshot:
     query = QuerySnapshot(
         name="windows\x1b[2J",
-        id="1",
-        run_id="2",
         state=state,
         message="Waiting for data",
         rows=1200,

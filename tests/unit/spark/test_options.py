@@ -9,7 +9,7 @@ import pytest
 
 from penstock.formats.positions import StartKind
 from penstock.model.errors import ArgumentError, ConfigurationError
-from penstock.spark.capture.source import SCHEMA, CaptureSource
+from penstock.spark.capture.stream import SCHEMA, CaptureSource
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 from penstock.spark.eventhubs.options import NAMES, EventHubsOptions, parse_duration
 from penstock.spark.eventhubs.positions import EARLIEST, LATEST, Position

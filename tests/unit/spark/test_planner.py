@@ -16,12 +16,12 @@ from penstock.spark.eventhubs.planner import (
     PartitionBounds,
     ReadPlanner,
     SequenceRange,
+    StreamOffsets,
     admit_events,
     sort_offset,
     split_ranges,
 )
 from penstock.spark.eventhubs.positions import EARLIEST, Position
-from penstock.spark.eventhubs.source import StreamOffsets
 
 TEXT = "Endpoint=sb://host;SharedAccessKeyName=n;SharedAccessKey=aw==;EntityPath=hub"
 

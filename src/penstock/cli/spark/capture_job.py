@@ -64,7 +64,7 @@ def run_job(
         _lock_state(directory),
         _CaptureSpark(job_settings.master, capture.spark, directory) as spark,
     ):
-        CaptureJob(job_settings, client, spark.session).run(stopping)
+        CaptureJob(job_settings, client, spark.session).run(stopping.wait)
 
 
 class StopSignals:
@@ -81,9 +81,6 @@ class StopSignals:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.put(number)
-
-    def is_set(self) -> bool:
-        return self.wait(0)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds. Returns whether a signal came."""

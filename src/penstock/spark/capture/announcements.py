@@ -24,7 +24,7 @@ from penstock.capture.storage import FileStore
 from penstock.capture.windows import WindowStart
 from penstock.model.errors import PenstockError
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.window_writer import restore_lost_files
+from penstock.spark.capture.window_writer import restore_file
 
 _TIMEOUT_S = 30.0
 _FILES_MAX = 100  # of one request
@@ -96,7 +96,10 @@ def _write_slot(plan: CapturePlan, state: CaptureStateFile, slot: ManifestSlot) 
     # A slot whose windows had no events has a manifest too: it says that nothing is missing.
     for place, files in (by_place or {current: []}).items():
         store = FileStore(resolve_destination(plan.destinations, *place))
-        files = restore_lost_files(plan, store, state, files)
+        files = [
+            file if store.size(file.path) == file.bytes else restore_file(plan, state, file)
+            for file in files
+        ]
         path = file_names.manifest_path(plan.hub, slot.begin_s)
         slot_s, length_s = slot.begin_s, slot.end_s - slot.begin_s
         stored = _read_manifest(store, path)

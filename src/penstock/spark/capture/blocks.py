@@ -50,55 +50,42 @@ def read_blocks(
         builder = ParquetBlockBuilder()
     else:
         builder = _AvroBuilder(iso_time=iso_time, is_deflated=encoding == "AvroDeflate")
-    chunks = read_chunks(ranges, partition, first, last)
     first_ms = last_ms = 0
-    for piece in split_chunks(chunks, builder.block_bytes):
-        first_ms = first_ms or piece.first_ms
-        last_ms = piece.last_ms
-        builder.add(piece.data, piece.bounds)
-        if piece.is_end:
+    chunks = read_chunks(ranges, partition, first, last)
+    for data, bounds, is_full in _split_chunks(chunks, builder.block_bytes):
+        if not builder.rows:
+            first_ms = _enqueued_ms(data, bounds[:2])
+        builder.add(data, bounds)
+        last_ms = _enqueued_ms(data, bounds[-2:])
+        if is_full:
             yield CaptureBlock(builder.rows, builder.take(), first_ms, last_ms)
-            first_ms = 0
     if builder.rows:
         yield CaptureBlock(builder.rows, builder.take(), first_ms, last_ms)
 
 
-class ChunkPiece(msgspec.Struct, frozen=True):
-    """Messages of one block; with `is_end` the block is full."""
-
-    data: bytes
-    bounds: list[int]
-    is_end: bool
-    first_ms: int
-    last_ms: int
-
-
-def split_chunks(chunks: Iterable[MessageChunk], limit: int = BLOCK_BYTES) -> Iterator[ChunkPiece]:
-    """A block ends after the message with which it has `limit` bytes."""
+def _split_chunks(
+    chunks: Iterable[MessageChunk], limit: int
+) -> Iterator[tuple[bytes, list[int], bool]]:
+    """Messages of one block, and whether the block is full with them: it ends after the message
+    with which it has `limit` bytes."""
     held = 0
     for chunk in chunks:
-        data, bounds = chunk.data, chunk.bounds
-        first_ms, last_ms = _first_and_last_time(data, bounds)
+        bounds = chunk.bounds
         size = sum(bounds[1::2]) - sum(bounds[::2])
         while held + size >= limit:
             sizes = map(sub, bounds[1::2], bounds[::2])
             reached = list(accumulate(sizes, initial=held))
             index = bisect_left(reached, limit)  # this many messages fill the block
-            taken = bounds[: 2 * index]
-            yield ChunkPiece(data, taken, True, first_ms, _first_and_last_time(data, taken)[1])
+            yield chunk.data, bounds[: 2 * index], True
             bounds = bounds[2 * index :]
-            held, size = 0, size - (reached[index] - held)
-            if not bounds:
-                break
-            first_ms, last_ms = _first_and_last_time(data, bounds)
+            held, size = 0, reached[-1] - reached[index]
         if bounds:
             held += size
-            yield ChunkPiece(data, bounds, False, first_ms, last_ms)
+            yield chunk.data, bounds, False
 
 
-def _first_and_last_time(data: bytes, bounds: list[int]) -> tuple[int, int]:
-    ends = decode_events(data, [*bounds[:2], *bounds[-2:]])
-    return ends.enqueued_ms[0], ends.enqueued_ms[-1]
+def _enqueued_ms(data: bytes, bounds: list[int]) -> int:
+    return decode_events(data, bounds).enqueued_ms[0]
 
 
 class _AvroBuilder:

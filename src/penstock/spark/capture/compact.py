@@ -7,11 +7,13 @@ when the captured files were deleted since. Each file names its hub.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +23,7 @@ from pyarrow import parquet
 from penstock.capture.destinations import DestinationFolder
 from penstock.capture.hub_files import FileLocationFilter
 from penstock.capture.storage import FileStore
+from penstock.formats.quantities import EPOCH
 from penstock.model.errors import ArgumentError, PenstockError
 from penstock.spark.capture.history import CapturedFiles, HistoryLocation, Moment, to_microseconds
 from penstock.spark.errors import explain_failure
@@ -76,11 +79,10 @@ def whole_hours(since: Moment, until: Moment) -> tuple[Moment, Moment]:
     >>> [at.hour for at in whole_hours("2026-11-17T08:30:00Z", "2026-11-17T09:00:01Z")]
     [8, 10]
     """
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    since_us, until_us = to_microseconds("--from", since), to_microseconds("--until", until)
-    start = None if since_us is None else epoch + timedelta(hours=since_us // _HOUR_US)
-    end = None if until_us is None else epoch + timedelta(hours=-(-until_us // _HOUR_US))
-    return start, end
+    first = to_microseconds("--from", since, 0) // _HOUR_US
+    end = -(-to_microseconds("--until", until, 0) // _HOUR_US)
+    start = None if since is None else EPOCH + timedelta(hours=first)
+    return start, None if until is None else EPOCH + timedelta(hours=end)
 
 
 def write_by_hour(
@@ -110,34 +112,24 @@ def _task_writer(
 def write_hour_files(
     batches: Iterator[Any], store: FileStore, folder: Path, owner: FileOwner
 ) -> Iterator[Any]:
-    """One file after the other: the rows are sorted by hour, then by ORDER."""
-    file: HourFile | None = None
-    try:
-        for batch in batches:
-            for hour, rows in _split_by_hour(batch):
-                if file is not None and file.hour != hour:
-                    yield pa.RecordBatch.from_pylist([file.finish()])
-                    file = None
-                if file is None:
-                    file = HourFile(hour, rows.schema, folder, store, owner)
-                file.add(rows)
-        if file is not None:
-            yield pa.RecordBatch.from_pylist([file.finish()])
-    finally:
-        if file is not None:
-            file.close()
+    """One file after the other: the rows are sorted by hour, then by ORDER. Raises ArgumentError
+    where an existing file is not of this hub, DestinationError; that file stays as it is."""
+    parts = (part for batch in batches for part in _split_by_hour(batch, owner))
+    for hour, group in itertools.groupby(parts, key=itemgetter(0)):
+        rows = (rows for _, rows in group)
+        yield pa.RecordBatch.from_pylist([_write_hour_file(hour, rows, store, folder, owner)])
 
 
-def _split_by_hour(batch: Any) -> Iterator[tuple[FileHour, Any]]:
+def _split_by_hour(batch: Any, owner: FileOwner) -> Iterator[tuple[FileHour, Any]]:
     """Consecutive rows of one file, without the columns of the hour."""
     columns = [batch.column(name).to_pylist() for name in _HOUR_COLUMNS]
-    hours = list(zip(*columns, strict=True))
-    rows = batch.drop_columns(["date", "hour"])
+    rows = pa.Table.from_batches([batch.drop_columns(["date", "hour"])])
+    rows = rows.replace_schema_metadata(owner.metadata)
     first = 0
-    for index in range(1, len(hours) + 1):
-        if index == len(hours) or hours[index] != hours[first]:
-            yield hours[first], rows.slice(first, index - first)
-            first = index
+    for hour, group in itertools.groupby(zip(*columns, strict=True)):
+        count = sum(1 for _ in group)
+        yield hour, rows.slice(first, count)
+        first += count
 
 
 class FileOwner(NamedTuple):
@@ -150,147 +142,97 @@ class FileOwner(NamedTuple):
     def metadata(self) -> dict[bytes, bytes]:
         return {_NAMESPACE: self.namespace.encode(), _HUB: self.hub.encode()}
 
-    def is_of(self, metadata: dict[bytes, bytes]) -> bool:
-        return all(
-            metadata.get(name, b"").decode(errors="replace").casefold() == own.decode().casefold()
-            for name, own in self.metadata.items()
-        )
 
-
-class HourFile:
-    """The file of an hour and a partition: the rows of the existing file and new ones, each event
-    once. Both are sorted and merged as they stream, so memory holds some rows of each.
-
-    `add` rows in their order, then `finish`; `close` alone leaves the existing file as it is.
-    Raises ArgumentError where the existing file is not of this hub, DestinationError."""
-
-    def __init__(
-        self, hour: FileHour, schema: Any, folder: Path, store: FileStore, owner: FileOwner
-    ) -> None:
-        self.hour = hour
-        self._store = store
-        self._path = f"date={hour[0]}/hour={hour[1]}/partition-{hour[2]}.parquet"
-        self._schema = schema.with_metadata(owner.metadata)
-        self._events = 0
-        self._group: list[Any] = []
-        self._spooled = folder / "spooled.parquet"
-        with ExitStack() as opened:
-            self._existing = _ExistingRows(opened, store, self._path, self._schema, owner)
-            self._writer = opened.enter_context(
-                parquet.ParquetWriter(self._spooled, self._schema, compression="zstd")
-            )
-            self._opened = opened.pop_all()
-
-    def add(self, rows: Any) -> None:
-        left = pa.Table.from_batches([rows]).replace_schema_metadata(self._schema.metadata)
-        keys = _keys(left)
-        while keys:
-            if not self._existing.keys:
-                self._write(left.filter(_rows_not_in(keys, {self._existing.last})))
-                return
-            reached = min(keys[-1], self._existing.keys[-1])
-            count = bisect_right(keys, reached)
-            stored_keys, stored = {self._existing.last}, self._existing.take(reached)
-            stored_keys |= set(_keys(stored))
-            new = left.slice(0, count).filter(_rows_not_in(keys[:count], stored_keys))
-            both = pa.concat_tables([stored, new])
-            self._write(both.sort_by([(name, "ascending") for name in ORDER]))
-            left, keys = left.slice(count), keys[count:]
-
-    def finish(self) -> dict[str, object]:
-        """Upload the file with all rows of the existing one. Returns its row of the result."""
-        while self._existing.keys:
-            self._write(self._existing.take(self._existing.keys[-1]))
-        self._flush()
-        self.close()
-        size = self._spooled.stat().st_size
-        self._store.upload(self._spooled, self._path)
-        return {
-            "path": self._path,
-            "partition": self.hour[2],
-            "events": self._events,
-            "bytes": size,
-        }
-
-    def close(self) -> None:
-        """May be called twice."""
-        self._opened.close()
-
-    def _write(self, rows: Any) -> None:
-        if rows.num_rows:
-            self._events += rows.num_rows
-            self._group.append(rows)
-        if sum(table.nbytes for table in self._group) >= _GROUP_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._group:
-            self._writer.write_table(pa.concat_tables(self._group))
-            self._group = []
-
-
-class _ExistingRows:
-    """The rows of the existing file, if there is one. `keys` are those of the rows in memory."""
-
-    def __init__(
-        self, opened: ExitStack, store: FileStore, path: str, schema: Any, owner: FileOwner
-    ) -> None:
-        self._schema = schema
-        self._batches: Iterator[Any] = iter(())
+def _write_hour_file(
+    hour: FileHour, added: Iterator[Any], store: FileStore, folder: Path, owner: FileOwner
+) -> dict[str, object]:
+    """Write the rows of the existing file and new ones, each event once. Both are sorted and merged
+    as they stream, so memory holds some rows of each. Returns the row of the result."""
+    path = f"date={hour[0]}/hour={hour[1]}/partition-{hour[2]}.parquet"
+    spooled = folder / "spooled.parquet"
+    head = next(added)
+    schema = head.schema
+    events = 0
+    group: list[Any] = []
+    with ExitStack() as opened:
+        stored: Iterator[Any] = iter(())
         if store.size(path) is not None:
-            self._batches = _open_batches(opened, store, path, schema, owner)
-        self._held: Any = schema.empty_table()
+            file = opened.enter_context(store.open(path))
+            stored = _open_stored(file, store.url(path), schema, owner)
+        writer = opened.enter_context(parquet.ParquetWriter(spooled, schema, compression="zstd"))
+        new = _SortedRows(itertools.chain([head], added), schema)
+        for rows in _merge(_SortedRows(stored, schema), new):
+            events += rows.num_rows
+            group.append(rows)
+            if sum(table.nbytes for table in group) >= _GROUP_BYTES:
+                writer.write_table(pa.concat_tables(group))
+                group.clear()
+        if group:
+            writer.write_table(pa.concat_tables(group))
+    size = spooled.stat().st_size
+    store.upload(spooled, path)
+    return {"path": path, "partition": hour[2], "events": events, "bytes": size}
+
+
+class _SortedRows:
+    """Tables in the order of their keys. `keys` are those of the rows in memory; none at the
+    end."""
+
+    def __init__(self, tables: Iterator[Any], schema: Any) -> None:
+        self._tables = tables
+        self._held = schema.empty_table()
         self.keys: list[_Key] = []
-        self.last: _Key = (-1, 0)  # of the rows that were taken
         self._fill()
 
-    def take(self, reached: _Key) -> Any:
-        """The rows in memory up to this key."""
+    def take(self, reached: _Key) -> tuple[Any, list[_Key]]:
+        """The rows in memory up to this key, and their keys."""
         count = bisect_right(self.keys, reached)
-        rows = self._held.slice(0, count)
-        if count:
-            self.last = self.keys[count - 1]
+        rows, keys = self._held.slice(0, count), self.keys[:count]
         self._held, self.keys = self._held.slice(count), self.keys[count:]
         self._fill()
-        return rows
+        return rows, keys
 
     def _fill(self) -> None:
-        while not self.keys and (batch := next(self._batches, None)) is not None:
-            self._held = pa.Table.from_batches([batch]).cast(self._schema)
-            self.keys = _keys(self._held)
+        while not self.keys and (table := next(self._tables, None)) is not None:
+            self._held = table
+            columns = [table.column(name).cast(pa.int64()).to_pylist() for name in ORDER]
+            self.keys = list(zip(*columns, strict=True))
 
 
-def _open_batches(
-    opened: ExitStack, store: FileStore, path: str, schema: Any, owner: FileOwner
-) -> Iterator[Any]:
-    file = opened.enter_context(store.open(path))
+def _merge(stored: _SortedRows, added: _SortedRows) -> Iterator[Any]:
+    """The rows of both in the order of their keys; new rows of stored events are left out."""
+    last: _Key | None = None  # of the stored rows that were taken
+    while stored.keys or added.keys:
+        reached = min(side.keys[-1] for side in (stored, added) if side.keys)
+        rows, keys = stored.take(reached)
+        new, new_keys = added.take(reached)
+        present = {last, *keys}
+        new = new.filter(pa.array([key not in present for key in new_keys], pa.bool_()))
+        last = keys[-1] if keys else last
+        if rows.num_rows and new.num_rows:
+            both = pa.concat_tables([rows, new])
+            yield both.sort_by([(name, "ascending") for name in ORDER])
+        elif rows.num_rows or new.num_rows:
+            yield rows if rows.num_rows else new
+
+
+def _open_stored(file: Any, url: str, schema: Any, owner: FileOwner) -> Iterator[Any]:
+    def foreign_file_error(what: str) -> ArgumentError:
+        return ArgumentError(
+            f"{url} {what} and is not overwritten: each hub needs a directory of its own (--to)."
+        )
+
     try:
         reader = parquet.ParquetFile(file)
     except pa.ArrowException:
-        raise _foreign_file_error(store, path, "is not a Parquet file") from None
+        raise foreign_file_error("is not a Parquet file") from None
     metadata = reader.schema_arrow.metadata or {}
-    if not {_NAMESPACE, _HUB} <= set(metadata):
-        raise _foreign_file_error(store, path, "does not name its event hub")
-    if not owner.is_of(metadata):
-        whose = "/".join(metadata[name].decode(errors="replace") for name in (_NAMESPACE, _HUB))
-        raise _foreign_file_error(store, path, f"holds events of '{whose}'")
+    if not owner.metadata.keys() <= metadata.keys():
+        raise foreign_file_error("does not name its event hub")
+    whose = "/".join(metadata[name].decode(errors="replace") for name in owner.metadata)
+    if whose.casefold() != "/".join(owner).casefold():
+        raise foreign_file_error(f"holds events of '{whose}'")
     if reader.schema_arrow.names != schema.names:
-        raise _foreign_file_error(store, path, "has other columns")
-    batches: Iterator[Any] = reader.iter_batches(batch_size=_ROWS)
-    return batches
-
-
-def _foreign_file_error(store: FileStore, path: str, what: str) -> ArgumentError:
-    return ArgumentError(
-        f"{store.url(path)} {what} and is not overwritten: each hub needs a directory of its own "
-        "(--to)."
-    )
-
-
-def _keys(rows: Any) -> list[_Key]:
-    columns = [rows.column(name).cast(pa.int64()).to_pylist() for name in ORDER]
-    return list(zip(*columns, strict=True))
-
-
-def _rows_not_in(keys: list[_Key], others: set[_Key]) -> Any:
-    return pa.array([key not in others for key in keys], pa.bool_())
+        raise foreign_file_error("has other columns")
+    batches = reader.iter_batches(batch_size=_ROWS)
+    return (pa.Table.from_batches([batch]).cast(schema) for batch in batches)

@@ -1,34 +1,64 @@
 """Captured history as DataFrames: alone, and bridged to the live hub.
 
 `penstock.capture.read` calls `read`. The files that exist at the call are history; what the log has
-after the last of them is live.
+after the last of them is live. Captured files have the columns, types and texts of the `eventhubs`
+source, so that both can be combined. Each Spark task opens some of the files.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+from pyarrow import compute, parquet
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from penstock.capture import destinations, hub_files
+from penstock.capture.container import (
+    EMPTY_BYTES_MAX,
+    AvroContainerReader,
+    DamagedAvroFile,
+    decode_long,
+)
 from penstock.capture.description import INTERVAL_S, NAME_FORMAT_DEFAULT, check_name_format
+from penstock.capture.destinations import DestinationFolder
 from penstock.capture.hub_files import FileLocationFilter, ListedFile
+from penstock.capture.records import CaptureRecord, Value, read_capture_records
 from penstock.capture.storage import FileStore
-from penstock.model.errors import ArgumentError
+from penstock.formats.amqp_values import encode_json
+from penstock.formats.quantities import EPOCH
+from penstock.management.client import ManagementClient
+from penstock.model.capture import SequenceRange
+from penstock.model.errors import ArgumentError, ConfigurationError
+from penstock.spark.capture.parquet_file import SYSTEM_TYPES, TYPES, json_from
 from penstock.spark.capture.plan import find_reading_rule
+from penstock.spark.eventhubs.data_source import spark_schema
+from penstock.spark.eventhubs.options import RowOptions
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.management.client import ManagementClient
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_US = timedelta(microseconds=1)
+SOURCE = "penstock-captured"
+SCHEMA = spark_schema(RowOptions())
+ARROW_SCHEMA = to_arrow_schema(SCHEMA, timezone="UTC")
+_SHARE_BYTES = 64 * 1024 * 1024  # of files that one task reads
+_ROWS = 4096
+_LAST_FILES = 4  # of a partition, which are searched for its last event
+# The source has columns for these, and not among the system properties.
+_KNOWN = ("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
+_KEY, _PUBLISHER = "x-opt-partition-key", "x-opt-publisher"
+BEYOND_US = 2**62  # later than every event
 _TOLERANCE_S = 120  # names of a backfill may be a minute early, and clocks differ
 _log = logging.getLogger("penstock.capture")
 Moment = datetime | str | None
@@ -65,13 +95,11 @@ def read(
     `namespace` and `name_format` locate the files. `options` are the destination's
     (`account_name`, `account_key`, ...). Further ones are of the `eventhubs` source. Raises
     PenstockError."""
-    where, source = _locate(hub, **options)
-    files = CapturedFiles(where)
+    files = _find_files(hub, connection_string, **options)
     history = files.frame(spark, start, end)
     if not live:
         return history
-    tail = files.load_live(spark.read, connection_string, source)
-    return history.unionByName(_between(tail, start, end).select(history.columns))
+    return history.unionByName(files.load_live(spark.read, start, end))
 
 
 def bridge(
@@ -84,11 +112,8 @@ def bridge(
 ) -> tuple[DataFrame, DataFrame]:
     """History, and a stream that begins after it: each event is in exactly one of them. Parameters
     are as for `read`."""
-    where, source = _locate(hub, **options)
-    files = CapturedFiles(where)
-    history = files.frame(spark, start, None)
-    stream = files.load_live(spark.readStream, connection_string, source)
-    return history, _between(stream, start, None).select(history.columns)
+    files = _find_files(hub, connection_string, **options)
+    return files.frame(spark, start, None), files.load_live(spark.readStream, start, None)
 
 
 class CapturedFiles:
@@ -103,57 +128,48 @@ class CapturedFiles:
 
     def frame(self, spark: SparkSession, start: Moment, end: Moment) -> DataFrame:
         """Their events, stored from `start` on and before `end`."""
-        from penstock.spark.capture import history_source
-
-        since_us, until_us = to_microseconds("start", start), to_microseconds("end", end)
-        plan = history_source.HistoryPlan(
+        since_us = to_microseconds("start", start, -BEYOND_US)
+        until_us = to_microseconds("end", end, BEYOND_US)
+        plan = HistoryPlan(
             targets=[location.target for location in self._where.locations],
             files=select_files(self._files, since_us, until_us),
             since_us=since_us,
             until_us=until_us,
         )
-        spark.dataSource.register(history_source.HistoryDataSource)
-        file = history_source.write_captured_plan(plan)
-        return spark.read.format(history_source.SOURCE).option("plan", file).load()
+        spark.dataSource.register(HistoryDataSource)
+        file = write_captured_plan(plan)
+        return spark.read.format(SOURCE).option("plan", file).load()
 
-    def load_live(
-        self, reader: Any, connection_string: str | None, source: Mapping[str, str]
-    ) -> Any:
-        """The events of the live hub that follow the last ones of the files."""
-        text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
-        own = {"eventhubs.connectionString": text} if text else self._where.live
-        if not own:
+    def load_live(self, reader: Any, start: Moment, end: Moment) -> Any:
+        """The events of the live hub that follow the last ones of the files, stored from `start`
+        on and before `end`."""
+        if not self._where.live:
             raise ArgumentError(
                 "Live events are read from the hub: give connection_string, or set "
                 "PENSTOCK_CONNECTION_STRING."
             )
         options = {
-            **own,
             "eventhubs.eventHubName": self._where.hub,
             "eventhubs.startingPosition": "earliest",
-            **source,
+            **self._where.live,
         }
-        if following := self._next_sequences():
-            options["eventhubs.startingPositions"] = json.dumps(following)
-        return reader.format("eventhubs").options(**options).load()
-
-    def _next_sequences(self) -> dict[str, int]:
-        """The event after the last one of each partition's files. Opens some files."""
-        from penstock.spark.capture.history_source import next_sequence
-
-        by_partition: dict[str, list[ListedFile]] = {}
-        for file in self._files:
-            by_partition.setdefault(file.partition, []).append(file)
-        return {
+        following = {
             key: number
-            for key, files in by_partition.items()
-            if (number := next_sequence(self._stores, files)) is not None
+            for key, files in itertools.groupby(self._files, key=attrgetter("partition"))
+            if (number := next_sequence(self._stores, list(files))) is not None
         }
+        if following:
+            options["eventhubs.startingPositions"] = json.dumps(following)
+        frame = reader.format("eventhubs").options(**options).load()
+        for name, moment in (("start", start), ("end", end)):
+            if moment is not None:
+                bound = functions.timestamp_micros(functions.lit(to_microseconds(name, moment, 0)))
+                column = functions.col("enqueuedTime")
+                frame = frame.where(column >= bound if name == "start" else column < bound)
+        return frame.select(SCHEMA.names)
 
 
-def select_files(
-    files: Sequence[ListedFile], since_us: int | None, until_us: int | None
-) -> list[ListedFile]:
+def select_files(files: Sequence[ListedFile], since_us: int, until_us: int) -> list[ListedFile]:
     """Files that can have events of that time, by their names: too many cost time, too few would
     lose events.
 
@@ -175,27 +191,14 @@ def select_files(
         before = file
         closed_us = (file.named_s + _TOLERANCE_S) * 1_000_000
         opened_us = (file.named_s - late_s - INTERVAL_S[1] - _TOLERANCE_S) * 1_000_000
-        if since_us is not None and closed_us < since_us:
-            continue
-        if until_us is None or opened_us < until_us:
+        if closed_us >= since_us and opened_us < until_us:
             chosen.append(file)
     return chosen
 
 
-def _between(frame: Any, start: Moment, end: Moment) -> Any:
-    from pyspark.sql import functions as f
-
-    for name, moment in (("start", start), ("end", end)):
-        number = to_microseconds(name, moment)
-        if number is not None:
-            bound = f.timestamp_micros(f.lit(number))
-            column = f.col("enqueuedTime")
-            frame = frame.where(column >= bound if name == "start" else column < bound)
-    return frame
-
-
-def _locate(
+def _find_files(
     hub: str,
+    connection_string: str | None,
     *,
     url: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -203,25 +206,27 @@ def _locate(
     namespace: str | None = None,
     name_format: str = NAME_FORMAT_DEFAULT,
     **source: str,
-) -> tuple[HistoryLocation, dict[str, str]]:
-    """Where the files are, and the remaining options, which are of the `eventhubs` source."""
+) -> CapturedFiles:
+    """`source` are options of the `eventhubs` source."""
     storage = dict(options or {})
     if url is None:
-        return locate_history(hub, namespace, storage), source
-    if namespace is None:
+        where = locate_history(hub, namespace, storage)
+    elif namespace is None:
         raise ArgumentError("With url, give the namespace too: it is part of the paths.")
-    destinations.check_destination("url", url, storage)
-    destination = destinations.Destination(name="url", url=url, options=storage)
-    target = destinations.resolve_destination([destination], "url", container)
-    location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
-    return HistoryLocation(locations=[location], namespace=namespace, hub=hub), source
+    else:
+        destinations.check_destination("url", url, storage)
+        destination = destinations.Destination(name="url", url=url, options=storage)
+        target = destinations.resolve_destination([destination], "url", container)
+        location = FileLocationFilter(target=target, name_format=check_name_format(name_format))
+        where = HistoryLocation(locations=[location], namespace=namespace, hub=hub)
+    text = connection_string or os.environ.get("PENSTOCK_CONNECTION_STRING")
+    live = {"eventhubs.connectionString": text} if text else where.live
+    return CapturedFiles(msgspec.structs.replace(where, live=live and {**live, **source}))
 
 
 def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> HistoryLocation:
     """Ask the service that the environment names. Credentials of destinations come from the
     environment or from `options`. Raises PenstockError."""
-    from penstock.management.client import ManagementClient
-
     with ManagementClient.find() as client:
         namespace = namespace or client.namespaces()[0].name
         statuses = [
@@ -236,7 +241,13 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
             destinations.environment_destination(summary.name, summary.url, os.environ, options)
             for summary in client.capture_destinations()
         ]
-        live = _live_options(client, namespace)
+        live = {}
+        rule = find_reading_rule(client, namespace, preferred="Listen")
+        if rule is not None:
+            keys = client.keys(namespace, None, rule.name)
+            live["eventhubs.connectionString"] = keys.primary_connection_string
+            if client.ca_file:
+                live["eventhubs.tls.caFile"] = client.ca_file
     (status,) = statuses
     locations, warnings = hub_files.resolve_locations(
         status.places, configured, created_ms=status.created_ms
@@ -246,24 +257,213 @@ def locate_history(hub: str, namespace: str | None, options: dict[str, str]) -> 
     return HistoryLocation(locations=locations, namespace=namespace, hub=status.hub, live=live)
 
 
-def _live_options(client: ManagementClient, namespace: str) -> dict[str, str]:
-    """Options of the `eventhubs` source, with a key that the management API returns."""
-    rule = find_reading_rule(client, namespace, preferred="Listen")
-    if rule is None:
-        return {}
-    keys = client.keys(namespace, None, rule.name)
-    options = {"eventhubs.connectionString": keys.primary_connection_string}
-    if client.ca_file:
-        options["eventhubs.tls.caFile"] = client.ca_file
-    return options
-
-
-def to_microseconds(name: str, moment: Moment) -> int | None:
+def to_microseconds(name: str, moment: Moment, default: int) -> int:
+    """Microseconds since 1970. A time without a zone is UTC. Raises ArgumentError."""
     if moment is None:
-        return None
+        return default
     try:
         at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError:
         raise ArgumentError(f"{name} is {moment!r}: an ISO time is expected.") from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return (at - _EPOCH) // _US
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+# --- files as rows -------------------------------------------------------------------------------
+
+
+class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Files to read, and the time of their events: from `since_us` on and before `until_us`."""
+
+    targets: list[DestinationFolder]  # by the `place` of a file
+    files: list[ListedFile]
+    since_us: int
+    until_us: int
+
+    def __repr__(self) -> str:
+        return f"HistoryPlan({len(self.files)} files)"
+
+
+def write_captured_plan(plan: HistoryPlan) -> str:
+    """Write a file for this user alone: its path is in the query, its content (credentials) is not.
+    It is deleted when the process ends."""
+    prefix = "penstock-captured-"
+    with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".json", delete=False) as file:
+        atexit.register(Path(file.name).unlink, missing_ok=True)
+        file.write(msgspec.json.encode(plan))
+    return file.name
+
+
+def _read_captured_plan(name: str) -> HistoryPlan:
+    try:
+        return msgspec.json.decode(Path(name).read_bytes(), type=HistoryPlan)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(
+            f"The list of captured files cannot be read ({type(error).__name__})."
+        ) from None
+
+
+class HistoryDataSource(DataSource):
+    """`spark.read.format("penstock-captured").option("plan", file)`, used by `capture.read`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> HistoryReader:
+        return HistoryReader(_read_captured_plan(self.options.get("plan", "")))
+
+
+class HistoryReader(DataSourceReader):
+    def __init__(self, plan: HistoryPlan) -> None:
+        self._plan = plan
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A partition has the files of one task."""
+        shares: list[list[ListedFile]] = [[]]
+        held = 0
+        for file in self._plan.files:
+            if held and held + file.size > _SHARE_BYTES:
+                shares.append([])
+                held = 0
+            shares[-1].append(file)
+            held += file.size
+        return [InputPartition(share) for share in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        for file in partition.value:
+            yield from read_batches(self._plan, file)
+
+
+def read_batches(plan: HistoryPlan, file: ListedFile) -> Iterator[Any]:
+    """Record batches of one file's events, in order. Raises DamagedAvroFile, DestinationError."""
+    with FileStore(plan.targets[file.place]).open(file.path) as opened:
+        if file.file_type == "parquet":
+            yield from _read_parquet(plan, file, opened)
+            return
+        held: list[CaptureRecord] = []
+        for count, block in AvroContainerReader(opened).blocks():
+            for record in read_capture_records(count, block):
+                if plan.since_us <= record.enqueued_us < plan.until_us:
+                    held.append(record)
+                if len(held) >= _ROWS:
+                    yield _build_batch(held, file.partition)
+                    held = []
+        if held:
+            yield _build_batch(held, file.partition)
+
+
+def next_sequence(stores: Sequence[FileStore], files: Sequence[ListedFile]) -> int | None:
+    """The event after the last one of a partition's files; None when they have none. A file of a
+    backfill may have a later name than a live one: of the last few files with events, the one that
+    begins last is read to its end. Raises DamagedAvroFile, DestinationError."""
+    begins: list[tuple[int, ListedFile]] = []
+    for file in reversed(files):
+        if file.file_type == "avro" and file.size <= EMPTY_BYTES_MAX:
+            continue
+        with stores[file.place].open(file.path) as opened:
+            head = next(_sequence_ranges(file, opened), None)
+        if head is not None:
+            begins.append((head[0], file))
+        if len(begins) == _LAST_FILES:
+            break
+    if not begins:
+        return None
+    _, last = max(begins, key=itemgetter(0))
+    with stores[last.place].open(last.path) as opened:
+        *_, (_, end) = _sequence_ranges(last, opened)
+    return end
+
+
+def _sequence_ranges(file: ListedFile, opened: Any) -> Iterator[SequenceRange]:
+    """The sequence numbers of each block of an Avro file, or of a whole Parquet file."""
+    if file.file_type == "parquet":
+        numbers = _open_parquet(file, opened).read(columns=["SequenceNumber"]).column(0)
+        if len(numbers):
+            yield numbers[0].as_py(), numbers[-1].as_py() + 1
+        return
+    for count, block in AvroContainerReader(opened).blocks():
+        first, _ = decode_long(block, 0)
+        yield first, first + count
+
+
+def _build_batch(held: Sequence[CaptureRecord], partition: str) -> Any:
+    columns = {
+        "body": [record.body for record in held],
+        "partition": [partition] * len(held),
+        "offset": [record.offset for record in held],
+        "sequenceNumber": [record.sequence for record in held],
+        "enqueuedTime": [record.enqueued_us for record in held],
+        "publisher": [_text_or_none(record.system.get(_PUBLISHER)) for record in held],
+        "partitionKey": [_text_or_none(record.system.get(_KEY)) for record in held],
+        "properties": [_property_texts(record.properties) for record in held],
+        "systemProperties": [_property_texts(record.system, leave=_KNOWN) for record in held],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _text_or_none(value: Value | None) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _property_texts(pairs: Mapping[str, Value], leave: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Values as JSON texts, as in the source."""
+    return [(name, encode_json(value)) for name, value in pairs.items() if name not in leave]
+
+
+def _open_parquet(file: ListedFile, opened: Any) -> Any:
+    try:
+        return parquet.ParquetFile(opened)
+    except pa.ArrowException as error:
+        raise DamagedAvroFile(f"{file.path} is not a Parquet file: {error}") from None
+
+
+def _read_parquet(plan: HistoryPlan, file: ListedFile, opened: Any) -> Iterator[Any]:
+    for batch in _open_parquet(file, opened).iter_batches(batch_size=_ROWS):
+        times = batch.column("EnqueuedTimeUtc").cast(pa.int64())
+        is_selected = compute.and_(
+            compute.greater_equal(times, plan.since_us), compute.less(times, plan.until_us)
+        )
+        rows = batch.filter(is_selected)
+        if rows.num_rows == 0:
+            continue
+        columns = {
+            "body": rows.column("Body"),
+            "partition": pa.array([file.partition] * rows.num_rows, pa.string()),
+            "offset": rows.column("Offset"),
+            "sequenceNumber": rows.column("SequenceNumber"),
+            "enqueuedTime": rows.column("EnqueuedTimeUtc"),
+            "publisher": _publishers(rows),
+            "partitionKey": rows.column("PartitionKey"),
+            "properties": _json_maps(rows, "Properties", TYPES),
+            "systemProperties": _json_maps(rows, "SystemProperties", SYSTEM_TYPES),
+        }
+        arrays = [columns[field.name].cast(field.type) for field in ARROW_SCHEMA]
+        yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _publishers(rows: Any) -> Any:
+    maps = rows.column("SystemProperties")
+    return compute.map_lookup(maps, query_key=_PUBLISHER, occurrence="last")
+
+
+def _json_maps(rows: Any, name: str, types: str) -> Any:
+    """The plain texts of a Parquet file as JSON texts. Raises DamagedAvroFile."""
+    maps = rows.column(name)
+    if types not in rows.schema.names:
+        return maps  # version 0.1 wrote no types
+    letters = "".join(text or "" for text in rows.column(types).to_pylist())
+    ends = maps.offsets
+    first = ends[0].as_py()
+    count = ends[len(ends) - 1].as_py() - first
+    if len(letters) != count:
+        raise DamagedAvroFile(f"{types} has {len(letters)} letters for {count} values.")
+    plain = maps.items.slice(first, count).to_pylist()
+    texts = [json_from(letter, text) for letter, text in zip(letters, plain, strict=True)]
+    names = maps.keys.slice(first, count)
+    starts = pa.array([end - first for end in ends.to_pylist()], pa.int32())
+    return pa.MapArray.from_arrays(starts, names, pa.array(texts, pa.string()))

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.capture.status import RunAssignment
 from penstock.io.files import make_private
@@ -59,14 +59,6 @@ SPARK_CONF = {
 }
 
 
-class StopRequest(Protocol):
-    """The part of `threading.Event` that the job uses."""
-
-    def is_set(self) -> bool: ...
-
-    def wait(self, timeout: float) -> bool: ...
-
-
 @dataclass
 class CaptureJob:
     """`spark` starts Spark when it is first called."""
@@ -81,12 +73,13 @@ class CaptureJob:
     _reported_s: float = -REPORT_S
     _has_swept: bool = False
 
-    def run(self, stopping: StopRequest) -> None:
-        """Work until a stop is requested. Then queries stop; their windows stay open."""
+    def run(self, wait_for_stop: Callable[[float], bool]) -> None:
+        """Work until a stop is requested: `wait_for_stop` waits for that up to the given seconds
+        and returns whether it happened. Then queries stop; their windows stay open."""
         try:
-            while not stopping.is_set():
+            while not wait_for_stop(0):
                 self.look()
-                stopping.wait(self.settings.look_s)
+                wait_for_stop(self.settings.look_s)
         finally:
             for run in self._runs.values():
                 run.stop()
@@ -144,11 +137,11 @@ class CaptureJob:
         runs: list[CaptureRunQuery] = []
         hubs: set[str] = set()
         for run in self._runs.values():
-            if run.takes_turns and run.hub_id in hubs:
-                continue
-            runs.append(run)
             if run.takes_turns:
+                if run.hub_id in hubs:
+                    continue
                 hubs.add(run.hub_id)
+            runs.append(run)
         return runs
 
     def _report(self, run: CaptureRunQuery) -> None:

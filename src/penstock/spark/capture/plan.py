@@ -15,7 +15,7 @@ from penstock.capture.storage import FileStore
 from penstock.capture.windows import CaptureStop
 from penstock.client.ranges import RangeSettings
 from penstock.io.files import write_file_atomically
-from penstock.model.capture import CaptureDescription, RunProgress
+from penstock.model.capture import CaptureDescription, CaptureRun
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ SOURCE = "eventhubs"
 SINK = "penstock-capture-files"
 
 
-class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One capture run."""
+class CapturePlan(CaptureRun, frozen=True, kw_only=True):
+    """One capture run, and what its query needs."""
 
     namespace: str
     hub: str
@@ -37,12 +37,6 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     connection_string: str
     state: str  # the run's directory: plan, spool, query checkpoint
     hub_id: str = ""
-    starts: dict[str, int]  # the first event of each partition that belongs to the run
-    named_s: int = 0  # names of files are later than this
-    reached: dict[str, RunProgress] = {}  # progress that the service stored
-    stops: dict[str, int] | None = None
-    stopped_ms: int = 0
-    is_backfill: bool = False
     consumer_group: str = "$Default"
     ca_file: str | None = None
     timeout_s: float = 60.0
@@ -71,7 +65,7 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     def stop(self, partition: str) -> CaptureStop | None:
         if self.stops is None:
             return None
-        return CaptureStop(self.stops.get(partition, 0), self.stopped_ms)
+        return CaptureStop(self.stops.get(partition, 0), self.off_ms or 0)
 
     def open_state(self) -> CaptureStateFile:
         """The caller closes it. Raises sqlite3.Error, OSError."""

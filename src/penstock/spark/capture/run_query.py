@@ -7,8 +7,9 @@ import logging
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,8 +69,7 @@ def start_query(
 ) -> StreamingQuery:
     """Continue from the query checkpoint, else from the job's state. Only one query at a time may
     use a plan's state directory."""
-    from penstock.spark.capture.sink import CaptureSink
-    from penstock.spark.capture.source import CaptureSource
+    from penstock.spark.capture.stream import CaptureSink, CaptureSource
 
     file = str(write_plan(plan))
     shutil.rmtree(plan.spool, ignore_errors=True)  # files of a killed job
@@ -104,7 +104,6 @@ class CaptureRunQuery:
     _started_s: float = 0.0
     _next_s: float = 0.0  # no start before this time
     _failures: int = 0  # in a row
-    _is_changed: bool = False
     _query_error: str = ""
     _failed_at: dict[str, int] = field(default_factory=dict)  # captured, when the query failed
     _announce_error: str = ""
@@ -137,22 +136,17 @@ class CaptureRunQuery:
         """The service's present description of the run. A query with another one is restarted."""
         before, self._assignment = self._assignment, assignment
         if _query_definition(before) != _query_definition(assignment):
-            self._is_changed = True
+            self.stop()
             self._next_s = 0.0
 
     def keep(self, now_s: float) -> None:
         """Start or restart the query if it is time. Raises only when Spark is gone."""
-        try:
+        with self._state_errors():
             self._keep_running(now_s)
-        except sqlite3.Error as error:  # this run cannot continue; the others can
-            self._on_state_error(error)
 
     def _keep_running(self, now_s: float) -> None:
         if self.is_finished:
             return
-        if self._is_changed:
-            self._is_changed = False
-            self.stop()
         if self._is_captured():
             self._stop_query()
             return  # `report` writes the manifests
@@ -202,24 +196,19 @@ class CaptureRunQuery:
 
     def has_news(self) -> bool:
         """Whether more is in files than the last report said, or something failed since."""
-        try:
+        with self._state_errors():
             return (self._captured_positions(), self._query_error) != self._reported
-        except sqlite3.Error as error:
-            self._on_state_error(error)
-            return False
+        return False
 
     def report(self) -> None:
         """Write manifests, announce files, and report to the service. Raises PenstockError."""
-        try:
-            self._reported = (self._captured_positions(), self._query_error)
-            report = self._build_report()
-        except sqlite3.Error as error:
-            self._on_state_error(error)
-            return
-        self._client.report_capture(self._assignment.namespace, self._assignment.hub, report)
+        with self._state_errors():
+            captured = self._captured_positions()
+            self._reported = (captured, self._query_error)
+            report = self._build_report(captured)
+            self._client.report_capture(self._assignment.namespace, self._assignment.hub, report)
 
-    def _build_report(self) -> status.CaptureReport:
-        captured = self._captured_positions()
+    def _build_report(self, captured: dict[str, int]) -> status.CaptureReport:
         self._announce()
         state = self._open_state()
         # A run is not forgotten before its files are listed and announced.
@@ -262,8 +251,7 @@ class CaptureRunQuery:
     def _build_plan(self) -> CapturePlan:
         settings = parse_description(self._assignment.description)
         resolve_destination(self._settings.destinations, settings.account, settings.container)
-        run = self._run
-        connection_string, group = self._connection_string_and_group()
+        connection_string, consumer_group = self._connection_string_and_group()
         return CapturePlan(
             namespace=self._assignment.namespace,
             hub=self._assignment.hub,
@@ -271,15 +259,10 @@ class CaptureRunQuery:
             destinations=list(self._settings.destinations),
             connection_string=connection_string,
             ca_file=None if self._settings.amqp else self._settings.ca_file,
-            consumer_group=group,
+            consumer_group=consumer_group,
             state=str(self._directory),
             hub_id=self.hub_id,
-            starts=run.starts,
-            reached=run.reached,
-            named_s=run.named_s,
-            stops=run.stops,
-            stopped_ms=run.off_ms or 0,
-            is_backfill=run.is_backfill,
+            **msgspec.structs.asdict(self._run),
         )
 
     def _connection_string_and_group(self) -> tuple[str, str]:
@@ -329,17 +312,12 @@ class CaptureRunQuery:
         """Announce files and write manifests. Failures are retried at the next report."""
         if self._plan is None and not self._is_captured():
             return
-        state = self._open_state()
         errors = []
-        steps: tuple[Callable[[CapturePlan], int], ...] = (
-            lambda plan: announce_files(plan, state, self._settings.notify),
-            lambda plan: write_manifests(plan, state),
-        )
-        for step in steps:
+        for step in (partial(announce_files, target=self._settings.notify), write_manifests):
             try:
                 # A restarted job has no plan of a run that has only manifests left.
                 self._plan = self._plan or self._build_plan()
-                step(self._plan)
+                step(self._plan, self._open_state())
             except PenstockError as error:
                 errors.append(str(error))
         text = " ".join(dict.fromkeys(errors))
@@ -347,15 +325,18 @@ class CaptureRunQuery:
             self._log_problem("announcement failed", text)
         self._announce_error = text
 
-    def _on_state_error(self, error: sqlite3.Error) -> None:
-        text = (
-            f"The state of this run cannot be read or written ({error}): check the disk of "
-            f"{self._settings.state}. Without the file, Capture continues from what the service "
-            "stored."
-        )
-        if text != self._query_error:
-            self._log_problem("state unusable", text)
-        self._query_error = text
+    @contextlib.contextmanager
+    def _state_errors(self) -> Iterator[None]:
+        """With a state file that fails, this run cannot continue; the others can."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._set_query_error(
+                "state unusable",
+                f"The state of this run cannot be read or written ({error}): check the disk of "
+                f"{self._settings.state}. Without the file, Capture continues from what the "
+                "service stored.",
+            )
 
     def _measure_backlog(self, captured: Mapping[str, int]) -> float:
         """About how old the oldest event is that may be in no file yet, in seconds."""
@@ -372,12 +353,15 @@ class CaptureRunQuery:
         return max(0.0, time.time() - min(since_ms) / 1000) if since_ms else 0.0
 
     def _schedule_retry(self, text: str, now_s: float) -> None:
-        if text != self._query_error:
-            self._log_problem("query failed", text)
-        self._query_error = text
+        self._set_query_error("query failed", text)
         self._failed_at = self._captured_positions()
         self._failures += 1
         self._next_s = now_s + _BACKOFF.pause_s(self._failures)
+
+    def _set_query_error(self, what: str, text: str) -> None:
+        if text != self._query_error:
+            self._log_problem(what, text)
+        self._query_error = text
 
     def _log_problem(self, what: str, text: str) -> None:
         hub = f"{self._assignment.namespace}/{self._assignment.hub}"

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -143,21 +143,12 @@ def read_larger_file(
     return events, size, digest.hexdigest()
 
 
-def restore_lost_files(
-    plan: CapturePlan, store: FileStore, state: CaptureStateFile, files: Sequence[CapturedFile]
-) -> list[CapturedFile]:
-    """Write files again that storage accepted and lost, as long as the log has their events.
+def restore_file(plan: CapturePlan, state: CaptureStateFile, file: CapturedFile) -> CapturedFile:
+    """Write a file again that storage accepted and lost, as long as the log has its events.
 
-    Returns all files. One that cannot be restored is logged and stays in the list: `capture verify`
-    reports it. Raises ClientError, DestinationError.
+    One that cannot be restored is logged and returned as it is: `capture verify` reports it. Raises
+    ClientError, DestinationError.
     """
-    return [
-        file if store.size(file.path) == file.bytes else _restore(plan, state, file)
-        for file in files
-    ]
-
-
-def _restore(plan: CapturePlan, state: CaptureStateFile, file: CapturedFile) -> CapturedFile:
     settings = msgspec.structs.replace(
         plan.settings,
         encoding=file.encoding or plan.settings.encoding,

@@ -7,7 +7,10 @@ object holds a socket when it is pickled.
 
 from __future__ import annotations
 
+import ctypes
 import difflib
+import functools
+import gc
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +44,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.eventhubs.checkpoint_reporter import CheckpointReporter
-    from penstock.spark.eventhubs.planner import ReadPlanner
-    from penstock.spark.eventhubs.source import StreamOffsets
+    from penstock.spark.eventhubs.planner import ReadPlanner, StreamOffsets
 
 _log = logging.getLogger("penstock.spark")
 # Local properties that Spark sets.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+# glibc's mallopt. Memory that is returned to the system comes back page by page, and on a virtual
+# machine the first access to a page may trap into the host: a task keeps what the next batch needs.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 32 * 1024 * 1024  # the most that glibc allows for the second
 _SINK_COLUMNS = ("body", "partitionId", "partitionKey", "properties")
 
 
@@ -92,6 +98,22 @@ class EventHubsDataSource(DataSource):
         return EventHubsStreamWriter(self._options.write(), schema)
 
 
+@functools.cache
+def _configure_worker() -> None:
+    """Tune this Python worker, once, before its first task: tasks allocate much memory.
+
+    Spark runs a garbage collection after every task. `gc.freeze` excludes the objects of the
+    modules that are imported by now, which stay anyway.
+    """
+    gc.freeze()
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return  # not glibc
+    mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
+
+
 class _RangeReader:
     """Reads the range of a task: the value of a partition is a SequenceRange."""
 
@@ -105,9 +127,8 @@ class _RangeReader:
 
         from penstock.spark.eventhubs.planner import SequenceRange, range_settings
         from penstock.spark.eventhubs.rows import record_batches
-        from penstock.spark.worker import configure_worker
 
-        configure_worker()
+        _configure_worker()
         with plain_errors():
             yield from record_batches(
                 range_settings(self._options),
@@ -129,8 +150,8 @@ class EventHubsReader(_RangeReader, DataSourceReader):
             starts, ends = planner.starts(bounds, EARLIEST), planner.ends(bounds)
         ranges = split_ranges(
             (SequenceRange(key, starts[key], ends[key]) for key in bounds),
-            max_events_per_task=self._options.max_events_per_task,
-            min_partitions=self._options.min_partitions,
+            self._options.max_events_per_task,
+            self._options.min_partitions,
         )
         # Spark reads an empty list as one partition, None.
         return [InputPartition(tuple(span)) for span in ranges or [SequenceRange("0", 0, 0)]]
@@ -185,8 +206,7 @@ class EventHubsStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
     def _stream_offsets(self) -> StreamOffsets:
         if self._offsets is None:
             from penstock.spark.eventhubs.checkpoint_reporter import open_checkpoint_reporter
-            from penstock.spark.eventhubs.planner import ReadPlanner
-            from penstock.spark.eventhubs.source import StreamOffsets
+            from penstock.spark.eventhubs.planner import ReadPlanner, StreamOffsets
 
             planner = self._planner = self._planner or ReadPlanner(self._options)
             offsets = StreamOffsets(self._options, planner)
@@ -271,11 +291,9 @@ def _publish(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, identity: tuple[object, ...]
 ) -> WriterCommitMessage:
     from penstock.spark.eventhubs.sink import publish
-    from penstock.spark.worker import configure_worker
 
-    configure_worker()
-    partition = _task_context().partitionId()
-    publish(batches, options, (*identity, partition))
+    _configure_worker()
+    publish(batches, options, (*identity, _task_context().partitionId()))
     return WriterCommitMessage()  # the events are stored already
 
 

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.model.errors import ArgumentError, ConfigurationError
+from penstock.spark.spark_session import option_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,7 +164,7 @@ class PipelineHubs:
         """A writer of rows to a hub. Without a column `body` each row becomes a JSON event; the
         columns `partitionKey`, `partitionId` and `properties` keep their meaning either way."""
         writer = as_events(frame).writeStream.format("eventhubs").outputMode(output_mode)
-        return writer.options(**{**self.options(hub), **_option_texts(options)})
+        return writer.options(**{**self.options(hub), **option_texts(options)})
 
     def show(
         self, frame: DataFrame, *, output_mode: str = "update", rows: int = SHOWN_ROWS_MAX
@@ -188,7 +189,7 @@ class PipelineHubs:
         return frame.writeStream.outputMode(output_mode).foreachBatch(show_batch)
 
     def _load(self, reader: Any, hub: str, options: Mapping[str, object]) -> DataFrame:
-        merged = {**self._reading, **self.options(hub), **_option_texts(options)}
+        merged = {**self._reading, **self.options(hub), **option_texts(options)}
         frame: DataFrame = reader.format("eventhubs").options(**merged).load()
         return frame
 
@@ -309,11 +310,3 @@ def _parameter_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[s
     arguments = function.args
     nodes = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     return [node.arg for node in nodes if node.arg not in _PROVIDED]
-
-
-def _option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if value is not None
-    }

@@ -55,8 +55,6 @@ class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One query at one moment."""
 
     name: str
-    id: str
-    run_id: str
     state: PipelineState
     message: str  # Spark's description of what the query does
     rows: int
@@ -162,15 +160,26 @@ def _patch_writer(
     writer.toTable = report_start(writer.toTable)
 
 
-class _WatchedQuery:
+class _WatchedQuery(ProgressTotals):
     """One query of the pipeline."""
 
-    def __init__(self, query: Any, default_name: str) -> None:
+    def __init__(self, query: Any) -> None:
+        super().__init__()
         self.query = query
-        self.id, self.run_id = str(query.id), str(query.runId)
-        self.name = str(query.name or default_name)
-        self.totals = ProgressTotals()
+        self.id, self.name = str(query.id), str(query.name)
+        self.has_ended = False
+        self.failure: QueryFailure | None = None
         self._new_batches: list[BatchProgress] = []
+
+    def is_active(self) -> bool:
+        """Records why a query ended."""
+        if self.query.isActive:
+            return True
+        if not self.has_ended:
+            error = self.query.exception()
+            self.failure = None if error is None else explain_failure(str(error))
+            self.has_ended = True
+        return False
 
     def update(self) -> None:
         """Add the batches that ended since the last call."""
@@ -178,13 +187,34 @@ class _WatchedQuery:
         if newest is None:
             return
         batches = [read_progress(newest)]
-        if self.totals.has_missed(batches[0]):
+        if self.has_missed(batches[0]):
             batches = [read_progress(progress) for progress in self.query.recentProgress]
-        self._new_batches += self.totals.add(batches)
+        self._new_batches += self.add(batches)
 
-    def take_new_batches(self) -> list[BatchProgress]:
-        batches, self._new_batches = self._new_batches, []
-        return batches
+    def snapshot(self, state: PipelineState, now_ms: int) -> QuerySnapshot:
+        """`state` is the pipeline's."""
+        message = ""
+        if not self.has_ended or state in (PipelineState.STOPPED, PipelineState.FAILED):
+            try:
+                self.update()
+                message = str(self.query.status["message"])
+            except Exception as error:
+                if not is_gone(error):
+                    raise
+        if self.has_ended:
+            state = PipelineState.STOPPED if self.failure is None else PipelineState.FAILED
+        new_batches, self._new_batches = self._new_batches, []
+        return QuerySnapshot(
+            name=self.name,
+            state=state,
+            message=message,
+            rows=self.rows,
+            rows_per_second=self.rate(now_ms),
+            late_rows=self.late_rows,
+            batches=self.batches,
+            last=self.last,
+            new_batches=new_batches,
+        )
 
     def is_between_batches(self, since: int) -> bool:
         """Whether no batch is in progress, or the batch after `since` has ended."""
@@ -195,7 +225,7 @@ class _WatchedQuery:
 
     @property
     def batch_id(self) -> int:
-        return -1 if self.totals.last is None else self.totals.last.batch_id
+        return -1 if self.last is None else self.last.batch_id
 
 
 @dataclass
@@ -214,10 +244,8 @@ class PipelineRun:
     _busy_times: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _stop_now: threading.Event = field(default_factory=threading.Event)
-    # Guards _watched, to which the file's thread adds.
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # The file's threads append to it, which needs no lock; each attempt has a new list.
     _watched: list[_WatchedQuery] = field(default_factory=list)
-    _ended: dict[str, QueryFailure | None] = field(default_factory=dict)  # by run id
     _state: PipelineState = PipelineState.STARTING
     _restarts: int = 0
     _error: str = ""
@@ -255,7 +283,7 @@ class PipelineRun:
                 return self._show_snapshot(PipelineState.STOPPED)
             if self._is_jvm_gone:
                 assert self.restart_spark is not None, "else the failure was final"
-                self._forget_queries()
+                self._watched = []
                 self.spark = self.restart_spark()
                 self._is_jvm_gone = False
 
@@ -270,7 +298,7 @@ class PipelineRun:
 
     def _attempt(self) -> QueryFailure | None:
         """Run the file until its queries have ended; return why it failed."""
-        self._forget_queries()
+        self._watched = []
         self._state = PipelineState.STARTING
         raised: list[BaseException] = []
         thread = threading.Thread(
@@ -288,7 +316,7 @@ class PipelineRun:
     def _watch(self, thread: threading.Thread, raised: list[BaseException]) -> QueryFailure | None:
         while True:
             is_file_running = thread.is_alive()  # before the queries are read: it starts them
-            active = self._active_queries()
+            active = [query for query in self._watched if query.is_active()]
             failure = self._failure(raised)
             if failure is not None or self._stop.is_set():
                 self._stop_queries()
@@ -322,41 +350,19 @@ class PipelineRun:
             raised.append(error)
 
     def _on_query_started(self, query: Any) -> None:
-        with self._lock:
-            number = len(self._watched) + 1
-            self._watched.append(_WatchedQuery(query, f"{self.settings.name}-{number}"))
-
-    def _forget_queries(self) -> None:
-        with self._lock:
-            self._watched, self._ended = [], {}
-
-    def _queries(self) -> list[_WatchedQuery]:
-        with self._lock:
-            return list(self._watched)
+        self._watched.append(_WatchedQuery(query))
 
     def _show_rows(self, query_id: str, batch_id: int, rows: list[str]) -> None:
-        names = [query.name for query in self._queries() if query.id == query_id]
+        names = [query.name for query in self._watched if query.id == query_id]
         self.watcher.show_rows(names[0] if names else self.settings.name, batch_id, rows)
-
-    def _active_queries(self) -> list[_WatchedQuery]:
-        """Return the active queries, and record why the others ended."""
-        active = []
-        for watched in self._queries():
-            if watched.query.isActive:
-                active.append(watched)
-            elif watched.run_id not in self._ended:
-                error = watched.query.exception()
-                failure = None if error is None else explain_failure(str(error))
-                self._ended[watched.run_id] = failure
-        return active
 
     def _failure(
         self, raised: list[BaseException], *, is_stopping: bool = False
     ) -> QueryFailure | None:
         """A query's own failure explains more than the exception that the file raised for it."""
-        for failure in self._ended.values():
-            if failure is not None:
-                return failure
+        for query in self._watched:
+            if query.failure is not None:
+                return query.failure
         # A file that waits for a query may raise because this class stopped the query.
         if not raised or is_stopping:
             return None
@@ -375,56 +381,29 @@ class PipelineRun:
             state=state,
             seconds=now_s - self._started_s,
             restarts=self._restarts,
-            queries=[self._query_snapshot(query, int(now_s * 1000)) for query in self._queries()],
+            queries=[query.snapshot(state, int(now_s * 1000)) for query in self._watched],
             last_error=self._error,
         )
         self.watcher.show_snapshot(snapshot)
         return snapshot
 
-    def _query_snapshot(self, watched: _WatchedQuery, now_ms: int) -> QuerySnapshot:
-        message = ""
-        has_ended = watched.run_id in self._ended
-        if not has_ended or self._state in (PipelineState.STOPPED, PipelineState.FAILED):
-            try:
-                watched.update()
-                message = str(watched.query.status["message"])
-            except Exception as error:
-                if not is_gone(error):
-                    raise
-        state = PipelineState.STOPPED if has_ended else self._state
-        if self._ended.get(watched.run_id) is not None:
-            state = PipelineState.FAILED
-        totals = watched.totals
-        return QuerySnapshot(
-            name=watched.name,
-            id=watched.id,
-            run_id=watched.run_id,
-            state=state,
-            message=message,
-            rows=totals.rows,
-            rows_per_second=totals.rate(now_ms),
-            late_rows=totals.late_rows,
-            batches=totals.batches,
-            last=totals.last,
-            new_batches=watched.take_new_batches(),
-        )
-
     def _stop_queries(self) -> None:
         """Stop each query when its batch is done, or at the deadline."""
         self._show_snapshot(PipelineState.STOPPING)
-        left = {query.run_id: (query, query.batch_id) for query in self._active_queries()}
+        left = [(query, query.batch_id) for query in self._watched if query.is_active()]
         deadline_s = time.monotonic() + self.settings.stop_s
         shown_s = time.monotonic()
         while left:
             is_late = self._stop_now.is_set() or time.monotonic() >= deadline_s
-            for run_id, (watched, since) in list(left.items()):
-                query = watched.query
-                if is_late or not query.isActive or watched.is_between_batches(since):
-                    query.stop()
-                    del left[run_id]
+            for entry in list(left):
+                query, since = entry
+                if is_late or not query.is_active() or query.is_between_batches(since):
+                    query.query.stop()
+                    left.remove(entry)
             if time.monotonic() - shown_s >= TICK_S:
                 shown_s = time.monotonic()
                 self._show_snapshot(PipelineState.STOPPING)
             if left:
                 self._stop_now.wait(_STOP_TICK_S)
-        self._active_queries()
+        for query in self._watched:
+            query.is_active()

@@ -15,7 +15,7 @@ from penstock.capture.destinations import Destination, resolve_destination
 from penstock.capture.storage import FileStore
 from penstock.model.errors import ArgumentError
 from penstock.spark.capture.compact import FileOwner, write_hour_files
-from penstock.spark.capture.history_source import ARROW_SCHEMA
+from penstock.spark.capture.history import ARROW_SCHEMA
 
 HOUR_US = 1_700_000_000_000_000
 PATH = "date=2023-11-14/hour=22/partition-0.parquet"

@@ -24,8 +24,7 @@ from penstock.capture.windows import (
     close_windows,
 )
 from penstock.kernels import encode_avro_long
-from penstock.spark.capture.history import select_files
-from penstock.spark.capture.history_source import next_sequence
+from penstock.spark.capture.history import BEYOND_US, next_sequence, select_files
 from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
 
 T_MS = 1_700_000_000_000
@@ -105,7 +104,7 @@ def test_files_of_other_hours_are_not_opened() -> None:
     hour = (T_MS + 4 * 3_600_000, T_MS + 5 * 3_600_000)
     chosen = select_files(files, hour[0] * 1000, hour[1] * 1000)
     assert 60 <= len(chosen) <= 60 + 20
-    assert select_files(files, None, None) == files
+    assert select_files(files, -BEYOND_US, BEYOND_US) == files
 
 
 def columns(first: int, end: int) -> bytes:

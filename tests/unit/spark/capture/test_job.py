@@ -161,7 +161,7 @@ def test_stopping_stops_the_queries(stage: Stage) -> None:
     stopping = threading.Event()
     stage.round()
     stopping.set()
-    stage.job.run(stopping)
+    stage.job.run(stopping.wait)
     assert not stage.queries[0].isActive
 
 

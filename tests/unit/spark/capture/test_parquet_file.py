@@ -11,7 +11,7 @@ import pytest
 from penstock.capture.container import DamagedAvroFile
 from penstock.formats.amqp_values import json_text, plain_text
 from penstock.kernels import ArrowColumns, MapColumn, TextColumn
-from penstock.spark.capture.history_source import _json_maps, _publishers
+from penstock.spark.capture.history import _json_maps, _publishers
 from penstock.spark.capture.parquet_file import (
     SYSTEM_TYPES,
     TYPES,
@@ -61,7 +61,7 @@ WANTED[3]["d"] = '"aGk="'
 
 
 def table() -> Any:
-    return pa.Table.from_batches([record_batch(gathered(PLAIN), gathered(JSON))])
+    return record_batch(gathered(PLAIN), gathered(JSON))
 
 
 @pytest.mark.parametrize("odd", ODD)

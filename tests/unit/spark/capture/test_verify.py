@@ -20,7 +20,7 @@ from penstock.capture.hub_files import FileLocationFilter, store_identity
 from penstock.capture.storage import FileStore
 from penstock.client.errors import EventsLost
 from penstock.client.ranges import RangeSettings
-from penstock.spark.capture import file_check
+from penstock.spark.capture import verify as verification
 from penstock.spark.capture.blocks import CaptureBlock
 from penstock.spark.capture.parquet_file import PARQUET_SCHEMA, ParquetFile
 from penstock.spark.capture.verify import CaptureVerification, verify
@@ -175,8 +175,8 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     log = Log(100)
-    monkeypatch.setattr(file_check, "HubReader", lambda _: log)
-    monkeypatch.setattr(file_check, "read_blocks", log.blocks)
+    monkeypatch.setattr(verification, "HubReader", lambda _: log)
+    monkeypatch.setattr(verification, "read_blocks", log.blocks)
     return Scene(tmp_path, log)
 
 
@@ -187,9 +187,9 @@ def test_a_slot_that_completes_meanwhile_is_no_fault(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.manifest(AT_S, scene.file(0, 10, AT_S + 5))
-    before = file_check.check_file
+    before = verification.check_file
 
-    def busy(*given: Any) -> file_check.FileCheckResult:
+    def busy(*given: Any) -> verification.FileCheckResult:
         scene.manifest(AT_S + 60, scene.file(10, 20, AT_S + 65))
         return before(*given)
 

@@ -1,4 +1,4 @@
-"""Spark source whose micro-batches are whole windows.
+"""Spark source whose micro-batches are whole windows, and sink that writes one file per window.
 
 Exactly once: an offset has the windows of the batch that ends there, and the settings that held
 when they were closed. Spark stores the offset before any task runs, so a batch that runs again
@@ -8,28 +8,38 @@ records travel from source to sink, not single events.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.capture import windows
 from penstock.capture.file_names import partition_order
+from penstock.capture.state import ClosedWindow
+from penstock.capture.storage import UPLOAD_TRIES, FileStore
 from penstock.capture.windows import ClosedRange, EventLocation, PartitionEnd, WindowStart
 from penstock.client.errors import ClientError
-from penstock.client.event_position import EventPosition
+from penstock.client.event_position import EventPosition, to_milliseconds
 from penstock.client.ranges import HubReader
 from penstock.model.capture import CaptureDescription
-from penstock.spark.capture.plan import OPTION, CapturePlan, read_plan
-from penstock.spark.capture.window_writer import PlannedWindow, read_window
+from penstock.model.errors import InternalError
+from penstock.spark.capture.plan import OPTION, SINK, CapturePlan, read_plan
+from penstock.spark.capture.window_writer import PlannedWindow, WindowWriter, read_window
 from penstock.spark.eventhubs.data_source import EventHubsDataSource
 
 _BLOCK_SCHEMA = pa.schema(
@@ -46,8 +56,6 @@ SCHEMA = from_arrow_schema(_BLOCK_SCHEMA)
 _WINDOWS_MAX = 16  # of one partition in one batch
 _BYTES_MAX = 256 * 1024 * 1024  # of one partition in one batch, unless one window has more
 _TASKS_MAX = 3  # of one partition at once: a consumer group has at most five readers
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
 _BEYOND_END = "com.microsoft:argument-error"
 _log = logging.getLogger("penstock.capture")
 
@@ -76,27 +84,25 @@ class CaptureSource(EventHubsDataSource):
 class CaptureStreamReader(DataSourceStreamReader):
     """Spark's driver calls all methods but `read`, which runs in tasks."""
 
+    _log: CaptureLogReader | None = None
+
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
-        self._log: CaptureLogReader | None = None
         self._timer = windows.WindowTimer()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self._plan}  # a task needs no connection of the driver
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["plan"])  # type: ignore[misc]
+        return self.__dict__ | {"_log": None}  # a task needs no connection of the driver
 
     def initialOffset(self) -> Offset:
         """Called without a query checkpoint. Continues from the job's state, else from the progress
         that the service stored, else from where Capture was switched on."""
         with closing(self._plan.open_state()) as state:
             stored = state.starts()
-        starts = {key: self._first_start(key) for key in self._plan.starts}
-        starts |= {
+        reached = {
             key: windows.start_after(progress) for key, progress in self._plan.reached.items()
         }
-        return self._offset(starts | stored, {})
+        starts = {key: self._first_start(key) for key in self._plan.starts}
+        return self._offset(starts | reached | stored, {})
 
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """After the windows that are over; `start` itself when none is."""
@@ -133,30 +139,31 @@ class CaptureStreamReader(DataSourceStreamReader):
         else:
             waited_ms = self._timer.waited_ms(key, start, time.monotonic_ns() // 1_000_000)
             seen = windows.PartitionObservation(end, now_ms, waited_ms, self._plan.stop(key))
+            settings = self._plan.settings
+            rules = windows.WindowRules(
+                interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes
+            )
             following, ranges = windows.close_windows(
-                start, self._rules, log, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
+                start, rules, log, seen, windows_max=_WINDOWS_MAX, bytes_max=_BYTES_MAX
             )
         if not ranges:
             return start, []
+        exists = None
+        if self._plan.is_backfill:
+            store = self._plan.open_store(self._plan.settings)
+            exists = functools.partial(self._has_file, store, key)
         with closing(self._plan.open_state()) as state:
-            ranges = state.take_names(
-                key,
-                ranges,
-                after_s=start.named_s,
-                exists=self._existence_check(key) if self._plan.is_backfill else None,
-            )
+            ranges = state.take_names(key, ranges, after_s=start.named_s, exists=exists)
         return msgspec.structs.replace(following, named_s=ranges[-1].named_s), ranges
 
-    def _existence_check(self, key: str) -> Callable[[int], bool]:
+    def _has_file(self, store: FileStore, key: str, named_s: int) -> bool:
         """A backfill writes between the files of other runs and must not overwrite them, also
         where the job's state has no entry of them any more."""
-        settings = self._plan.settings
-        store = self._plan.open_store(settings)
-        return lambda named_s: store.size(self._plan.file_path(settings, key, named_s)) is not None
+        return store.size(self._plan.file_path(self._plan.settings, key, named_s)) is not None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        settings = msgspec.json.decode(end["settings"], type=CaptureDescription)
         """The value of a partition are some windows of the batch, in order."""
+        settings = msgspec.json.decode(end["settings"], type=CaptureDescription)
         empty: list[PlannedWindow] = []
         tasks: list[InputPartition] = []
         for key, ranges in closed_ranges(end).items():
@@ -189,13 +196,6 @@ class CaptureStreamReader(DataSourceStreamReader):
     def _first_start(self, key: str) -> WindowStart:
         return WindowStart(self._plan.starts.get(key, 0), named_s=self._plan.named_s)
 
-    @property
-    def _rules(self) -> windows.WindowRules:
-        settings = self._plan.settings
-        return windows.WindowRules(
-            interval_ms=settings.interval_s * 1000, size_bytes=settings.size_bytes
-        )
-
     def _offset(
         self, starts: Mapping[str, WindowStart], closed: Mapping[str, list[ClosedRange]]
     ) -> Offset:
@@ -221,6 +221,88 @@ def _block_batch(*values: object) -> Any:
     return pa.RecordBatch.from_arrays([[value] for value in values], schema=_BLOCK_SCHEMA)
 
 
+# --- the sink -----------------------------------------------------------------------------------
+# Writing a window twice gives the same file, so a task or batch that runs again is harmless; the
+# commit records each window once.
+
+
+class CaptureSink(DataSource):
+    """`df.writeStream.format("penstock-capture-files").option("capturePlan", file)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> CaptureStreamWriter:
+        return CaptureStreamWriter(read_plan(self.options.get(OPTION)))
+
+
+class CaptureCommitMessage(WriterCommitMessage):
+    """Windows with their files, and where their partitions continue."""
+
+    def __init__(self) -> None:
+        self.closed: list[ClosedWindow] = []
+        self.starts: dict[str, WindowStart] = {}
+
+
+class CaptureStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, plan: CapturePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> CaptureCommitMessage:
+        """In a task. The rows of a window come together, its last row at the end."""
+        message = CaptureCommitMessage()
+        rows = (row for batch in iterator for row in batch.to_pylist())
+        for row in rows:
+            window = msgspec.json.decode(row["window"], type=PlannedWindow)
+            closed, settings = window.range, window.settings
+            file = None
+            # A window whose events were all lost has a file that says so.
+            if not (closed.is_empty and settings.skip_empty):
+                writer = WindowWriter(self._plan, window)
+                try:
+                    last = _write_rows(writer, row, rows)
+                    file = writer.finish(last["first_ms"], last["last_ms"], _upload_tries())
+                finally:
+                    writer.discard()
+            message.starts[window.partition] = closed.next_start
+            message.closed.append(ClosedWindow(closed.named_s, settings.interval_s, file))
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver. May be called twice for a batch."""
+        with closing(self._plan.open_state()) as state:
+            for message in messages:
+                if isinstance(message, CaptureCommitMessage):
+                    state.record(message.closed, message.starts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: the next attempt overwrites the files with the same bytes."""
+
+
+def _write_rows(
+    writer: WindowWriter, row: dict[str, Any], following: Iterator[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write the rows of a window. Returns the last one."""
+    window = row["window"]
+    while not row["is_last"]:
+        writer.add(row["count"], row["block"])
+        next_row = next(following, None)
+        if next_row is None or next_row["window"] != window:
+            raise InternalError("The last row of a window is missing: the batch runs again.")
+        row = next_row
+    if writer.count != row["count"]:
+        raise InternalError(f"A window has {writer.count} of {row['count']} events.")
+    return row
+
+
+def _upload_tries() -> int:
+    """A task that failed before does not retry uploads: storage is unavailable, which should be
+    reported soon."""
+    context = TaskContext.get()
+    return UPLOAD_TRIES if context is None or context.attemptNumber() == 0 else 1
+
+
 # --- the log ------------------------------------------------------------------------------------
 
 
@@ -232,7 +314,7 @@ class CaptureLogReader(HubReader):
             partition: PartitionEnd(
                 properties["last_enqueued_sequence_number"] + 1,
                 _parse_offset(properties["last_enqueued_offset"]),
-                (properties["last_enqueued_time_utc"] - _EPOCH) // _MS,
+                to_milliseconds(properties["last_enqueued_time_utc"]),
                 properties["is_empty"],
             )
             for partition, properties in self.partitions().items()
@@ -260,9 +342,7 @@ class CapturePartitionLog:
     """`capture.windows.PartitionEvents` of one partition. Reads no event twice."""
 
     def __init__(self, reader: CaptureLogReader, partition: str) -> None:
-        self._reader = reader
-        self._partition = partition
-        self._locations: dict[EventPosition, EventLocation] = {}
+        self._first = functools.cache(functools.partial(reader.first, partition))
 
     def at(self, sequence: int) -> EventLocation | None:
         return self._first(EventPosition.from_sequence_number(sequence, inclusive=True))
@@ -272,14 +352,6 @@ class CapturePartitionLog:
 
     def since(self, time_ms: int) -> EventLocation | None:
         return self._first(EventPosition.from_enqueued_ms(max(0, time_ms - 1)))
-
-    def _first(self, position: EventPosition) -> EventLocation | None:
-        location = self._locations.get(position)
-        if location is None:
-            location = self._reader.first(self._partition, position)
-            if location is not None:
-                self._locations[position] = location
-        return location
 
 
 def _parse_offset(text: str) -> int:

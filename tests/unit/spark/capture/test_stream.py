@@ -26,9 +26,9 @@ from penstock.capture.windows import (
 from penstock.client.event_position import EventPosition
 from penstock.model.capture import CaptureDescription, RunProgress
 from penstock.model.clock import ManualClock
-from penstock.spark.capture import source
+from penstock.spark.capture import stream
 from penstock.spark.capture.plan import CapturePlan
-from penstock.spark.capture.source import CaptureStreamReader, closed_ranges, window_starts
+from penstock.spark.capture.stream import CaptureStreamReader, closed_ranges, window_starts
 from penstock.spark.capture.window_writer import read_larger_file
 
 MB = 1024 * 1024
@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
 
 @pytest.fixture
 def hubs(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hub]:
-    monkeypatch.setattr(source, "CapturePartitionLog", lambda log, key: log.hubs[key])
+    monkeypatch.setattr(stream, "CapturePartitionLog", lambda log, key: log.hubs[key])
     return {"0": Hub(clock), "1": Hub(clock)}
 
 
@@ -73,6 +73,8 @@ def plan(folder: Path, run: str = "hub-run", **changes: Any) -> CapturePlan:
         name_format=NAME_FORMAT_DEFAULT,
     )
     usual: dict[str, Any] = {
+        "id": run,
+        "on_ms": BEGAN_S * 1000,
         "namespace": "ns",
         "hub": "h",
         "hub_id": "hub",
@@ -126,7 +128,7 @@ def test_off_and_on_within_a_second_makes_two_files(
 ) -> None:
     hubs["0"].publish()
     clock.advance(400)
-    one = plan(tmp_path, "hub-a", stops={"0": 1, "1": 0}, stopped_ms=clock.now_ms())
+    one = plan(tmp_path, "hub-a", stops={"0": 1, "1": 0}, off_ms=clock.now_ms())
     clock.advance(200)
     hubs["0"].publish()
     clock.advance(300)
@@ -135,7 +137,7 @@ def test_off_and_on_within_a_second_makes_two_files(
         "hub-b",
         starts={"0": 1, "1": 0},
         stops={"0": 2, "1": 0},
-        stopped_ms=clock.now_ms(),
+        off_ms=clock.now_ms(),
     )
     named = []
     for made in (one, two, one):
