@@ -50,7 +50,11 @@ WALLS = (
     # The portal acts as its users do.
     *(("portal", package, ()) for package in ("broker", "log", "catalog", "gateway")),
     ("portal", "auth", ("auth.sas",)),  # a user signs tokens with the keys of a policy
-    ("portal", "management", ("management.client", "management.resources")),
+    (
+        "portal",
+        "management",
+        ("management.client", "management.permissions", "management.resources"),
+    ),
 )
 # The composition root, and that of a broker inside a user's test.
 WALL_GATES = ("service.wiring", "testing.wiring")

@@ -7,7 +7,7 @@ import os
 import sys
 
 from penstock.model.errors import PenstockError
-from penstock.portal.app import serve, set_up_logs
+from penstock.portal.server import serve, set_up_logs
 from penstock.portal.settings import VARIABLE, from_environ
 
 

@@ -8,7 +8,6 @@ whatever is further left was written by the client itself.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 
 from starlette.requests import Request
@@ -23,11 +22,7 @@ def client_address(request: Request, *, trusted_proxies: int) -> str:
     peer = request.client.host if request.client is not None else "?"
     if not trusted_proxies:
         return peer
-    header = ",".join(request.headers.getlist("x-forwarded-for"))
-    return _forwarded(header.split(","), trusted_proxies) or peer
-
-
-def _forwarded(entries: Sequence[str], trusted_proxies: int) -> str | None:
+    entries = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
     entry = entries[-min(trusted_proxies, len(entries))].strip()
     if entry.startswith("["):  # [2001:db8::1]:4711
         entry = entry[1:].partition("]")[0]
@@ -36,7 +31,7 @@ def _forwarded(entries: Sequence[str], trusted_proxies: int) -> str | None:
     try:
         return str(ip_address(entry))
     except ValueError:
-        return None
+        return peer
 
 
 def limit_key(address: str) -> str:

@@ -13,25 +13,21 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
+from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.host_names import HostNames
 from penstock.portal.address_limits import limit_key
 from penstock.portal.html import path
 from penstock.portal.layout import error_page, retry_page
-from penstock.portal.page_request import (
-    ActionCompleted,
-    FlashMessage,
-    PageRequest,
-    PageRoute,
-    Portal,
-    current_session,
-    renew_session,
-)
+from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute, Portal
+from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.sessions import PortalSession
-from penstock.portal.users import PortalRole
+from penstock.portal.settings import PortalSettings
 
 log = logging.getLogger("penstock.portal")
 
@@ -50,46 +46,38 @@ HEADERS = {
 }
 _FORM_BYTES_MAX = 2 * 1024 * 1024
 _FIELDS_MAX = 200
-_FLASHES_MAX = 1000
-_WORD = re.compile(r"\{(\w+)\}")
 
 
 class PageRouter:
     """Finds the route of a path, and the values of its words; None when there is none."""
 
     def __init__(self, routes: Sequence[PageRoute]) -> None:
-        self._routes = [(route, route.pattern.strip("/").split("/")) for route in routes]
+        self._routes = [
+            (route, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", route.pattern)))
+            for route in routes
+        ]
 
-    def find(self, method: str, segments: list[str]) -> tuple[PageRoute, dict[str, str]] | None:
-        for route, parts in self._routes:
-            if route.method != method or len(parts) != len(segments):
-                continue
-            words: dict[str, str] = {}
-            for part, segment in zip(parts, segments, strict=True):
-                word = _WORD.fullmatch(part)
-                if word is not None:
-                    words[word[1]] = segment
-                elif part != segment:
-                    break
-            else:
-                return route, words
+    def find(self, method: str, url_path: str) -> tuple[PageRoute, dict[str, str]] | None:
+        """`url_path` is escaped: a hub may have a slash in its name."""
+        for route, expression in self._routes:
+            match = expression.fullmatch(url_path) if route.method == method else None
+            if match is not None:
+                return route, {word: unquote(text) for word, text in match.groupdict().items()}
         return None
 
 
 class PortalApplication:
-    """The ASGI application. The `public` routes need no session."""
+    """The ASGI application. It must be closed."""
 
-    def __init__(
-        self, portal: Portal, routes: Sequence[PageRoute], public: Sequence[PageRoute]
-    ) -> None:
-        self._portal = portal
-        self._hosts = HostNames(portal.settings.hosts)
-        self._router = PageRouter(routes)
-        self._public = PageRouter(public)
+    def __init__(self, settings: PortalSettings, clock: Clock) -> None:
+        self._portal = Portal(settings, clock)
+        self._hosts = HostNames(settings.hosts)
+        self._router = PageRouter((*ROUTES, *PUBLIC))
+
+    def close(self) -> None:
+        self._portal.backend.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return
         if scope["type"] == "websocket":
             # The portal has no WebSockets: refuse the upgrade, whatever its origin.
             await receive()
@@ -102,7 +90,7 @@ class PortalApplication:
             return
         except Exception:
             log.exception("request failed: path=%s", scope["path"])
-            response = self._plain(500, "Something went wrong here; the portal's log says what.")
+            response = _plain(500, "Something went wrong here; the portal's log says what.")
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         if self._portal.settings.is_secure:
@@ -110,62 +98,51 @@ class PortalApplication:
         await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
+        portal = self._portal
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-        segments = [unquote(each) for each in raw.decode("ascii", "replace").strip("/").split("/")]
+        url_path = "/" + raw.decode("ascii", "replace").strip("/")
         method = "GET" if request.method == "HEAD" else request.method
         form: dict[str, str] = {}
-        if segments != ["alive"] and not self._is_own_host(request):
-            return self._plain(
+        is_probe = url_path == "/alive"  # the service checks the portal with it
+        server = (request.scope.get("server") or (None,))[0]
+        if not is_probe and not self._hosts.allows(request.headers.get("host", ""), server=server):
+            return _plain(
                 421,
                 "The portal does not answer for this host name: use localhost, a name of its "
                 "machine, or start the service with --public-host NAME.",
             )
         if method == "POST":
             if not is_same_origin(request):
-                return self._plain(403, "The request comes from another site: refused.")
+                return _plain(403, "The request comes from another site: refused.")
             fields = await read_form(request)
             if fields is None:
-                return self._plain(413, f"A form has at most {_FORM_BYTES_MAX} bytes.")
+                return _plain(413, f"A form has at most {_FORM_BYTES_MAX} bytes.")
             form = fields
-        query = dict(request.query_params)
-        public = self._public.find(method, segments)
-        session = current_session(self._portal, request)
+        route, words = self._router.find(method, url_path) or (_MISSING, {})
+        session = portal.current_session(request)
         visit = PageRequest(
-            portal=self._portal,
+            portal=portal,
             request=request,
             session=session or _NO_SESSION,
-            words={} if public is None else public[1],
-            query=query,
+            route=route,
+            words=words,
+            query=dict(request.query_params),
             form=form,
         )
-        if session is None and not self._is_within_rate(visit, segments):
-            response = self._plain(429, "Too many requests from your address: wait a moment.")
-            response.headers["retry-after"] = "1"
-            return response
-        if public is not None:
-            return await public[0].handler(visit)
         if session is None:
-            return _to_sign_in(request)
-        chosen = self._router.find(method, segments)
-        if chosen is None:
-            return await error_page(visit, 404, "There is no such page.")
-        return await self._run_handler(visit, *chosen)
+            key, now_ms = limit_key(visit.address), portal.clock.monotonic_ms()
+            if not is_probe and not portal.rate.take(key, now_ms=now_ms):
+                response = _plain(429, "Too many requests from your address: wait a moment.")
+                response.headers["retry-after"] = "1"
+                return response
+            if route.role > AdminRole.NOBODY:
+                return _to_sign_in(visit)
+        if route is _MISSING or route.role is AdminRole.NOBODY:
+            return await route.handler(visit)
+        return await self._run_handler(visit)
 
-    def _is_own_host(self, request: Request) -> bool:
-        server = request.scope.get("server") or (None,)
-        return self._hosts.allows(request.headers.get("host", ""), server=server[0])
-
-    def _is_within_rate(self, visit: PageRequest, segments: list[str]) -> bool:
-        """`/alive` has no limit: the service checks the portal with it."""
-        portal = self._portal
-        return segments == ["alive"] or portal.rate.take(
-            limit_key(visit.address), now_ms=portal.clock.monotonic_ms()
-        )
-
-    async def _run_handler(
-        self, visit: PageRequest, route: PageRoute, words: dict[str, str]
-    ) -> Response:
-        visit.words = words
+    async def _run_handler(self, visit: PageRequest) -> Response:
+        route = visit.route
         posted = route.method == "POST"
         if posted:
             token = visit.form.pop("form_token", "")
@@ -178,9 +155,11 @@ class PortalApplication:
             return await error_page(visit, 403, refusal)
         try:
             visit.namespace = await self._namespace(visit)
+            if "hub" in visit.words:
+                visit.words["hub"] = (await visit.hub()).name  # in its own spelling
             response = await route.handler(visit)
         except ActionCompleted as done:
-            self._store_flash(visit, done.flash)
+            visit.store_flash(str(done))
             response = RedirectResponse(done.to, status_code=303)
         except PenstockError as error:
             back = visit.form.get("back", "")
@@ -191,43 +170,41 @@ class PortalApplication:
                 for name, value in visit.form.items()
                 if name != "confirm" and "key" not in name
             }
-            self._store_flash(visit, FlashMessage(str(error), True, values))
+            visit.store_flash(str(error), is_error=True, values=values)
             response = RedirectResponse(back, status_code=303)
-        return renew_session(self._portal, visit, response)
+        visit.renew_session(response)
+        return response
 
     async def _namespace(self, visit: PageRequest) -> str:
         requested = visit.query.get("namespace") or visit.form.get("namespace")
-        for _ in range(2):
-            existing = [each.name for each in await visit.backend.namespaces()]
-            if not requested:
-                # Links without a namespace mean the default one, even when others are created.
-                own = self._portal.settings.namespace
-                return own if own in existing else existing[0] if existing else ""
-            for name in existing:
-                if name.casefold() == requested.casefold():
-                    return name
-            visit.backend.forget("namespaces")
-        # Never another one instead: the next action would change the wrong namespace.
-        visit.query.pop("namespace", None)
-        raise NotFound(f"There is no namespace '{requested}'.")
-
-    def _store_flash(self, visit: PageRequest, flash: FlashMessage | None) -> None:
-        flashes = self._portal.flashes
-        if flash is not None:
-            flashes[visit.session.id] = flash
-        while len(flashes) > _FLASHES_MAX:
-            flashes.pop(next(iter(flashes)))
-
-    def _plain(self, status: int, text: str) -> Response:
-        return Response(text + "\n", status_code=status, media_type="text/plain")
+        if not requested:
+            # Links without a namespace mean the default one, even when others are created.
+            own = self._portal.settings.namespace
+            existing = [each.name for each in await visit.backend.read(ManagementClient.namespaces)]
+            return own if own in existing else existing[0] if existing else ""
+        namespace = await visit.backend.find(requested, ManagementClient.namespaces)
+        if namespace is None:
+            # Never another one instead: the next action would change the wrong namespace.
+            visit.query.pop("namespace", None)
+            raise NotFound(f"There is no namespace '{requested}'.")
+        return namespace.name
 
 
-_NO_SESSION = PortalSession(id="", user="", role=PortalRole.VIEWER, began_ms=0, seen_ms=0)
+async def _missing_page(visit: PageRequest) -> Response:
+    return await error_page(visit, 404, "There is no such page.")
+
+
+def _plain(status: int, text: str) -> Response:
+    return PlainTextResponse(text + "\n", status)
+
+
+_MISSING = PageRoute("", "", _missing_page)
+_NO_SESSION = PortalSession(id="", user="", role=AdminRole.VIEWER, began_ms=0, seen_ms=0)
 
 
 def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
     """Why this user may not send the request; None when they may."""
-    if visit.portal.settings.read_only and route.role > PortalRole.VIEWER:
+    if visit.portal.settings.read_only and route.role > AdminRole.VIEWER:
         return "The portal is in read-only mode: nothing can be changed here."
     if visit.session.role < route.role:
         return (
@@ -235,12 +212,8 @@ def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
             f"{visit.session.role.name.lower()}: this needs {route.role.name.lower()}."
         )
     hub = visit.words.get("hub")
-    if (
-        hub is None
-        and visit.session.hubs
-        and route.role > PortalRole.VIEWER
-        and route.pattern != "/hubs"
-    ):
+    is_change_of_all = hub is None and route.role > AdminRole.VIEWER and route.pattern != "/hubs"
+    if is_change_of_all and visit.session.hubs:
         return f"You are signed in as '{visit.session.user}', who has some event hubs and no more."
     if hub is not None and not visit.sees(hub):
         return f"You are signed in as '{visit.session.user}', who may not see this event hub."
@@ -274,12 +247,13 @@ async def read_form(request: Request) -> dict[str, str] | None:
     return {name: value.replace("\r\n", "\n") for name, value in pairs}
 
 
-def _to_sign_in(request: Request) -> Response:
+def _to_sign_in(visit: PageRequest) -> Response:
     """A link from another site comes without the cookie (SameSite=Strict). A page of our own then
     requests the same address again, with the cookie."""
+    request = visit.request
     if request.method == "POST" or "text/event-stream" in request.headers.get("accept", ""):
-        return Response("Sign in first.\n", status_code=401, media_type="text/plain")
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return _plain(401, "Sign in first.")
     if request.headers.get("sec-fetch-site") == "cross-site":
         return retry_page()
-    return RedirectResponse(path("signin", to=target if target != "/" else None), 303)
+    to = visit.address_path
+    return RedirectResponse(path("signin", to=to if to != "/" else None), 303)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.formats.quantities import format_duration, format_integer
 from penstock.model import metrics
-from penstock.portal.html import Html, el, group
+from penstock.portal.html import Html, el
 from penstock.portal.page_request import PageRequest
 
 RANGES = {
@@ -16,7 +16,7 @@ RANGES = {
     "24h": ("24 hours", 86_400_000),
     "7d": ("7 days", 604_800_000),
 }
-_POINTS = 180
+Bounds = tuple[int, int | None]  # of a number
 _NOTED_AFTER_MS = 1_500  # a sample is written a moment after its step
 
 
@@ -29,7 +29,7 @@ def tile(label: str, value: object, note: object = "", *, tone: str = "") -> Htm
     return el(
         "div",
         el("div", label, class_="tile-label"),
-        el("div", value, class_="tile-value"),
+        el("div", "–" if value is None else value, class_="tile-value"),
         el("div", note, class_="tile-note") if note else None,
         class_=f"tile {tone}".strip(),
     )
@@ -44,48 +44,32 @@ def live_element(name: str, *children: object, tag: str = "div") -> Html:
     return el(tag, *children, data_live=name, id=f"live-{name}")
 
 
-def table(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    empty: str,
-    numbers: Iterable[int] = (),
-) -> Html:
-    """On a narrow screen each row is shown as a card, with the heads before the cells."""
-    right = set(numbers)
-    body = [
-        el(
-            "tr",
-            *(
-                el(
-                    "td",
-                    cell if cell not in (None, "") else "–",
-                    data_label=heads[index],
-                    class_="number" if index in right else None,
-                )
-                for index, cell in enumerate(row)
-            ),
-        )
-        for row in rows
-    ]
-    if not body:
+def table(rows: Sequence[Mapping[str, object]], *, empty: str, numbers: Sequence[str] = ()) -> Html:
+    """Each row has its cells by the heads of their columns; `numbers` are the heads of those with
+    numbers. On a narrow screen each row is shown as a card, with the heads before the cells."""
+    if not rows:
         return el("p", empty, class_="empty")
-    head = el(
-        "tr",
-        *(
-            el("th", text, scope="col", class_="number" if index in right else None)
-            for index, text in enumerate(heads)
-        ),
-    )
-    return el("div", el("table", el("thead", head), el("tbody", *body)), class_="table-box")
+    classes = {head: "number" if head in numbers else None for head in rows[0]}
+    heads = [el("th", head, scope="col", class_=class_) for head, class_ in classes.items()]
+    body = []
+    for row in rows:
+        cells = [
+            el("td", "–" if cell in (None, "") else cell, data_label=head, class_=classes[head])
+            for head, cell in row.items()
+        ]
+        body.append(el("tr", *cells))
+    parts = (el("thead", el("tr", *heads)), el("tbody", *body))
+    return el("div", el("table", *parts), class_="table-box")
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    return el(
-        "dl",
-        *(group(el("dt", name), el("dd", value if value != "" else "–")) for name, value in pairs),
-        class_="facts",
-    )
+def sequence_number(number: int) -> int | None:
+    """None for -1: there is no event."""
+    return number if number >= 0 else None
+
+
+def facts(*pairs: tuple[str, object]) -> Html:
+    rows = [(el("dt", name), el("dd", "–" if value == "" else value)) for name, value in pairs]
+    return el("dl", *rows, class_="facts")
 
 
 def badge(text: str, tone: str = "") -> Html:
@@ -113,16 +97,11 @@ def code(text: str) -> Html:
 def form(
     visit: PageRequest, action: str, *fields: object, class_: str = "", back: str = ""
 ) -> Html:
-    names = [hidden("form_token", visit.form_token), hidden("back", back or _here(visit))]
-    return el(
-        "form", *names, *fields, method="post", action=action, class_=f"form {class_}".strip()
-    )
-
-
-def _here(visit: PageRequest) -> str:
-    """Without the host: a Referer that somebody else wrote leads to a page of ours at worst."""
-    url = visit.request.url
-    return url.path + (f"?{url.query}" if url.query else "")
+    """A form of the portal. If it is refused, the visitor returns to `back`: this page, unless it
+    is given."""
+    names = (hidden("form_token", visit.form_token), hidden("back", back or visit.address_path))
+    class_ = f"form {class_}".strip()
+    return el("form", *names, *fields, method="post", action=action, class_=class_)
 
 
 def hidden(name: str, value: object) -> Html:
@@ -130,36 +109,23 @@ def hidden(name: str, value: object) -> Html:
 
 
 def field(
-    visit: PageRequest,
-    label: str,
-    name: str,
-    value: object = "",
-    *,
-    type_: str = "text",
-    help_: str = "",
-    **attributes: object,
+    visit: PageRequest, label: str, name: str, value: object = "", help_: str = "", **options: Any
 ) -> Html:
-    shown = visit.form_value(name, value)
-    control = el("input", id=f"f-{name}", name=name, type=type_, value=shown, **attributes)
-    return _labeled(label, name, control, help_)
+    """`options` are attributes of the input; it has text unless they have another `type`."""
+    options = {"type": "text", "value": visit.form_value(name, value)} | options
+    return labeled(label, name, el("input", id=f"f-{name}", name=name, **options), help_)
 
 
 def number(
-    visit: PageRequest,
-    label: str,
-    name: str,
-    value: object = "",
-    *,
-    least: int,
-    most: int | None = None,
-    **attributes: Any,
+    visit: PageRequest, label: str, name: str, value: object, bounds: Bounds, **options: Any
 ) -> Html:
-    return field(visit, label, name, value, type_="number", min=least, max=most, **attributes)
+    low, high = bounds
+    return field(visit, label, name, value, type="number", min=low, max=high, **options)
 
 
-def name_field(visit: PageRequest, **attributes: Any) -> Html:
+def name_field(visit: PageRequest, **options: Any) -> Html:
     """The name of an entity that the form creates."""
-    return field(visit, "Name", "name", required=True, autocomplete="off", **attributes)
+    return field(visit, "Name", "name", required=True, autocomplete="off", **options)
 
 
 def area(
@@ -168,7 +134,7 @@ def area(
     # A newline after the tag is not part of the value: one is given, or the text loses its own.
     text = "\n" + visit.form_value(name, value)
     control = el("textarea", text, id=f"f-{name}", name=name, rows=rows, spellcheck="false")
-    return _labeled(label, name, control, help_, wide=True)
+    return labeled(label, name, control, help_, wide=True)
 
 
 def select(
@@ -180,14 +146,14 @@ def select(
     *,
     wide: bool = False,
 ) -> Html:
-    shown = visit.form_value(name, value)
-    choices = [
-        el("option", text, value=key, selected=key == shown) for key, text in options.items()
-    ]
-    return _labeled(label, name, el("select", *choices, id=f"f-{name}", name=name), wide=wide)
+    chosen = visit.form_value(name, value)
+    choices = [el("option", text, value=k, selected=k == chosen) for k, text in options.items()]
+    return labeled(label, name, el("select", *choices, id=f"f-{name}", name=name), wide=wide)
 
 
-def _labeled(label: str, name: str, control: Html, help_: str = "", *, wide: bool = False) -> Html:
+def labeled(
+    label: object, name: str, control: Html, help_: str = "", *, wide: bool = False
+) -> Html:
     return el(
         "div",
         el("label", label, for_=f"f-{name}"),
@@ -197,10 +163,20 @@ def _labeled(label: str, name: str, control: Html, help_: str = "", *, wide: boo
     )
 
 
+def partition_select(visit: PageRequest, count: int, none: str, value: str = "") -> Html:
+    """`none` is the text of the choice without a partition."""
+    options = {"": none} | {str(index): f"partition {index}" for index in range(count)}
+    return select(visit, "Partition", "partition", options, value)
+
+
+def checkbox(name: str, checked: bool) -> Html:
+    return el("input", type="checkbox", name=name, value="yes", checked=checked)
+
+
 def check(label: str, name: str, checked: bool, *, help_: str = "") -> Html:
     return el(
         "div",
-        el("label", el("input", type="checkbox", name=name, value="yes", checked=checked), label),
+        el("label", checkbox(name, checked), label),
         el("small", help_) if help_ else None,
         class_="field check",
     )
@@ -234,42 +210,27 @@ def find_form(visit: PageRequest, action: str) -> Html:
 
 def delete_box(visit: PageRequest, action: str, kind: str, name: str, loss: str) -> Html:
     """A form that deletes after the user has typed the name."""
-    label = f"Type {name} to confirm"
-    attributes: dict[str, Any] = {"autocomplete": "off", "required": True, "data_confirm": name}
-    typed = field(visit, label, "confirm", **attributes)
-    return el(
-        "details",
-        el("summary", f"Delete this {kind}…"),
-        form(
-            visit,
-            action,
-            el("p", loss),
-            typed,
-            submit(f"Delete {kind}", "danger"),
-            class_="danger-form",
-        ),
-        class_="danger-box",
+    options: dict[str, Any] = {"autocomplete": "off", "required": True, "data_confirm": name}
+    fields = (
+        el("p", loss),
+        field(visit, f"Type {name} to confirm", "confirm", **options),
+        submit(f"Delete {kind}", "danger"),
     )
+    content = form(visit, action, *fields, class_="danger-form")
+    return el("details", el("summary", f"Delete this {kind}…"), content, class_="danger-box")
 
 
 # --- charts ---------------------------------------------------------------------------------------
 
 
-def ranges(visit: PageRequest, *segments: str) -> Html:
+def ranges(visit: PageRequest) -> Html:
     """Links to the same page for each range of time."""
-    same = {
-        name: value for name, value in visit.query.items() if name not in ("range", "namespace")
-    }
-    links = [
-        el(
-            "a",
-            key,
-            href=visit.link(*segments, **{**same, "range": key}),
-            title=f"The last {text}",
-            aria_current="true" if key == chosen_range(visit) else None,
-        )
-        for key, (text, _) in RANGES.items()
-    ]
+    same = {k: v for k, v in visit.query.items() if k not in ("range", "namespace")}
+    links = []
+    for key, (text, _) in RANGES.items():
+        to, is_current = visit.page_link(**same, range=key), key == chosen_range(visit)
+        title = f"The last {text}"
+        links.append(el("a", key, href=to, title=title, aria_current=is_current and "true"))
     return el("nav", *links, class_="ranges", aria_label="Range of time")
 
 
@@ -278,19 +239,12 @@ def chosen_range(visit: PageRequest) -> str:
     return wanted if wanted in RANGES else "1h"
 
 
-async def history(visit: PageRequest, hub: str | None, names: Sequence[str]) -> dict[str, Any]:
+async def history(visit: PageRequest, hub: str | None, names: tuple[str, ...]) -> dict[str, Any]:
     """Metric history of the namespace or a hub over the chosen range."""
-    key = chosen_range(visit)
-    span_ms, namespace = RANGES[key][1], visit.namespace
+    span_ms = RANGES[chosen_range(visit)][1]
+    series = await visit.backend.history(visit.namespace, hub, names, span_ms)
     now_ms = visit.portal.clock.now_ms()
-    found = await visit.backend.get_shared(
-        ("history", namespace, hub, tuple(names), key),
-        lambda client: client.metric_history(
-            namespace, hub, names=names, since_ms=now_ms - span_ms, until_ms=now_ms, points=_POINTS
-        ),
-        ttl_ms=8_000,
-    )
-    return {**found, "last_ms": _lasted_ms(found["at_ms"], found["step_ms"], now_ms)}
+    return {**series, "last_ms": _lasted_ms(series["at_ms"], series["step_ms"], now_ms)}
 
 
 def _lasted_ms(at_ms: Sequence[int], step_ms: int, now_ms: int) -> int:

@@ -7,6 +7,7 @@ shown; the pages before and after it have a sequence number for each partition.
 from __future__ import annotations
 
 import re
+import sys
 
 import msgspec
 
@@ -37,12 +38,10 @@ class EventQuery(msgspec.Struct, frozen=True):
         """Whether the last events of the range are shown, not the first."""
         return self.start.kind is StartKind.LAST
 
-    def last_of(self, partition: str) -> int | None:
-        """The sequence number with which this partition ends, if the query has one."""
-        ends = [self.last] if self.last is not None else []
-        if partition in self.before:
-            ends.append(self.before[partition] - 1)
-        return min(ends, default=None)
+    def last_of(self, partition: str) -> int:
+        """The sequence number with which this partition ends at the latest."""
+        last = sys.maxsize if self.last is None else self.last
+        return min(last, self.before.get(partition, sys.maxsize) - 1)
 
     def has_events(self, state: PartitionProperties) -> bool:
         """False if the query starts after the end of the partition: a reader would wait."""
@@ -67,12 +66,6 @@ class EventQuery(msgspec.Struct, frozen=True):
         if start.kind is StartKind.SEQUENCE_NUMBER and start.number > last:
             return None
         return EventPosition.from_start(start)
-
-
-EARLIEST, LATEST = (
-    EventQuery(StartPosition(StartKind.EARLIEST)),
-    EventQuery(StartPosition(StartKind.LATEST)),
-)
 
 
 def parse_query(kind: str, at: str, until: str = "", *, count: int, now_ms: int) -> EventQuery:

@@ -1,8 +1,9 @@
 """HTML by construction: text is escaped because there is no other way to put it in.
 
 Everything that a page shows may come from an attacker (an event's body, a key, a hub's metadata).
-A `str` is always text. Only `el` and its like make markup, and they check what browsers run:
-tags and attributes are the programmer's own words, addresses have a harmless scheme.
+A `str` is always text; an `int` is shown with thousands separators. Only `el` makes markup, and it
+checks what browsers run: tags and attributes are the programmer's own words, addresses have a
+harmless scheme.
 """
 
 from __future__ import annotations
@@ -60,18 +61,14 @@ def el(tag: str, *children: object, **attributes: object) -> Html:
     return Html("".join(parts))
 
 
-def group(*children: object) -> Html:
-    """Several, without an element around them."""
-    return Html(_inner(children))
-
-
 def document(root: Html) -> bytes:
     return ("<!doctype html>\n" + root.text).encode("utf-8", "replace")
 
 
 def path(*segments: str, **query: object) -> str:
-    """An address of ours: every segment and value escaped. None leaves a value out."""
-    text = "/" + "/".join(quote(segment, safe="$") for segment in segments)
+    """An address of ours: every segment and value escaped. Empty segments, and values that are
+    None, are left out."""
+    text = "/" + "/".join(quote(segment, safe="$") for segment in segments if segment)
     known = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
     return f"{text}?{urlencode(known)}" if known else text
 
@@ -83,8 +80,10 @@ def _inner(children: Iterable[object]) -> str:
             continue
         if isinstance(child, Html):
             parts.append(child.text)
-        elif isinstance(child, str | int | float):
-            parts.append(escape(escape_invisible(str(child))))
+        elif isinstance(child, str):
+            parts.append(escape(escape_invisible(child)))
+        elif isinstance(child, int):
+            parts.append(f"{child:,}")
         elif isinstance(child, Iterable):
             parts.append(_inner(child))
         else:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.management.resources import EventHubResource
 from penstock.model.clock import Clock
-from penstock.model.errors import ArgumentError, PenstockError
+from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal.address_limits import RequestRate, client_address
 from penstock.portal.event_browser import EventBrowser
 from penstock.portal.field_mask import FieldMask
@@ -23,12 +24,13 @@ from penstock.portal.service_client import PortalServiceClient
 from penstock.portal.sessions import FailedSignIns, PortalSession, SessionCookies
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer
-from penstock.portal.users import PasswordChecks, PortalRole, Users, can_see_hub
+from penstock.portal.users import PasswordChecks, User, Users, can_see_hub
 
 log = logging.getLogger("penstock.portal")
 
 T = TypeVar("T")
 _INTEGER_MAX = 999_999_999
+_FLASHES_MAX = 1000
 _RENEW_AFTER_MS = 5 * 60_000  # the age of a cookie that is written again
 
 
@@ -40,22 +42,56 @@ class FlashMessage(msgspec.Struct, frozen=True):
     values: dict[str, str] = {}
 
 
-class Portal(msgspec.Struct, kw_only=True):
-    """What all requests share."""
+def cookie_name(request: Request) -> str:
+    """One per port: browsers store cookies by host, and two services may share one."""
+    return f"penstock_portal_{request.url.port or 0}"
 
-    settings: PortalSettings
-    backend: PortalServiceClient
-    sessions: SessionCookies
-    signer: Signer
-    revocations: Revocations
-    users: Users
-    hashing: PasswordChecks
-    guesses: FailedSignIns
-    rate: RequestRate
-    clock: Clock
-    events: EventBrowser
-    mask: FieldMask = FieldMask("")
-    flashes: dict[str, FlashMessage] = {}
+
+class Portal:
+    """What all requests share. `backend` must be closed."""
+
+    def __init__(self, settings: PortalSettings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.backend = PortalServiceClient(settings, clock)
+        self.signer = Signer(settings.secret)
+        self.revocations = Revocations(settings.revocations_file, now_ms=clock.now_ms())
+        lifetime_ms = settings.session_hours * 3_600_000
+        self.sessions = SessionCookies(self.signer, self.revocations, lifetime_ms=lifetime_ms)
+        self.users = Users(settings.users_file)
+        self.password_checks = PasswordChecks()
+        self.guesses = FailedSignIns()
+        self.rate = RequestRate()
+        self.events = EventBrowser(self.backend, settings.ca_file)
+        self.mask = FieldMask(settings.mask)
+        self.flashes: dict[str, FlashMessage] = {}  # by session
+
+    def current_session(self, request: Request) -> PortalSession | None:
+        """The session of the cookie; None also when its user was removed or changed since."""
+        cookie = request.cookies.get(cookie_name(request), "")
+        session = self.sessions.read(cookie, now_ms=self.clock.now_ms())
+        if session is None or not session.stamp:
+            return session
+        user = self.find_user(session.user)
+        return session if user is not None and user.stamp == session.stamp else None
+
+    def find_user(self, name: str) -> User | None:
+        """None also when the file of users cannot be used, which is logged."""
+        try:
+            return self.users.find(name)
+        except PenstockError as error:
+            log.error("%s", error)
+            return None
+
+
+class PageRoute(msgspec.Struct, frozen=True):
+    """`{word}` in a pattern is one segment, unescaped after the path is split: a hub may have a
+    slash in its name. `role` is the lowest role that may send the request."""
+
+    method: str
+    pattern: str
+    handler: Callable[[PageRequest], Awaitable[Response]]
+    role: AdminRole = AdminRole.VIEWER
 
 
 class PageRequest(msgspec.Struct, kw_only=True):
@@ -64,6 +100,7 @@ class PageRequest(msgspec.Struct, kw_only=True):
     portal: Portal
     request: Request
     session: PortalSession
+    route: PageRoute
     words: dict[str, str]  # the path's segments that the route names
     query: dict[str, str]
     form: dict[str, str] = {}
@@ -79,20 +116,25 @@ class PageRequest(msgspec.Struct, kw_only=True):
         """Whether a script updates an open page. That does not extend the session."""
         return "x-live" in self.request.headers
 
-    async def hub(self) -> EventHubResource:
-        """The hub in the path. Raises NotFound."""
-        return await self.backend.hub(self.namespace, self.words["hub"])
+    async def hub(self, name: str = "") -> EventHubResource:
+        """The hub in the path, or the one of this name. Raises NotFound."""
+        name = name or self.words["hub"]
+        hub = await self.backend.find(name, ManagementClient.hubs, self.namespace)
+        if hub is None:
+            raise NotFound(f"There is no event hub '{name}' in the namespace '{self.namespace}'.")
+        return hub
 
     async def visible_hubs(self) -> list[EventHubResource]:
-        return [hub for hub in await self.backend.hubs(self.namespace) if self.sees(hub.name)]
+        hubs = await self.backend.read(ManagementClient.hubs, self.namespace)
+        return [hub for hub in hubs if self.sees(hub.name)]
 
     async def act(self, work: Callable[[ManagementClient], T]) -> T:
-        """Make a change as the user. All shared reads are discarded."""
+        """Make a change, or a read that needs a role or is recorded, as the user."""
         return await self.backend.act(self.session, work)
 
-    def may(self, role: PortalRole) -> bool:
+    def may(self, role: AdminRole) -> bool:
         return self.session.role >= role and not (
-            self.portal.settings.read_only and role > PortalRole.VIEWER
+            self.portal.settings.read_only and role > AdminRole.VIEWER
         )
 
     def sees(self, hub: str) -> bool:
@@ -101,7 +143,7 @@ class PageRequest(msgspec.Struct, kw_only=True):
     @property
     def mask(self) -> FieldMask | None:
         """The fields of events that this user must not see."""
-        return None if self.session.role >= PortalRole.ADMIN else self.portal.mask
+        return None if self.session.role >= AdminRole.ADMIN else self.portal.mask
 
     @property
     def form_token(self) -> str:
@@ -112,16 +154,54 @@ class PageRequest(msgspec.Struct, kw_only=True):
         """The client's address, also behind trusted proxies."""
         return client_address(self.request, trusted_proxies=self.portal.settings.trusted_proxies)
 
-    def link(self, *segments: str, **query: object) -> str:
+    def link(self, /, *segments: str, **query: object) -> str:
         """The path of a page that shows the same namespace; the default one is not named."""
-        chosen = self.query.get("namespace")
-        return path(*segments, **query, namespace=chosen)
+        return path(*segments, **query, namespace=self.query.get("namespace"))
+
+    def hub_link(self, /, *segments: str, **query: object) -> str:
+        """The path of a page of the same hub, if there is a hub in the path."""
+        scope = ("hubs", self.words["hub"]) if "hub" in self.words else ()
+        return self.link(*scope, *segments, **query)
+
+    def page_link(self, /, **query: object) -> str:
+        """The path of this page."""
+        parts = self.route.pattern.strip("/").split("/")
+        return self.link(*(part.format(**self.words) for part in parts), **query)
+
+    @property
+    def address_path(self) -> str:
+        """The address of this request without the host: it leads to a page of ours at worst."""
+        url = self.request.url
+        return url.path + (f"?{url.query}" if url.query else "")
+
+    def store_flash(self, text: str, **fields: Any) -> None:
+        """Show a `FlashMessage` on the next page."""
+        flashes = self.portal.flashes
+        flashes[self.session.id] = FlashMessage(text, **fields)
+        while len(flashes) > _FLASHES_MAX:
+            flashes.pop(next(iter(flashes)))
 
     def form_value(self, name: str, default: object = "") -> str:
         """The initial value of a form field: the value of a refused form, or the default."""
         if self.flash is not None and name in self.flash.values:
             return self.flash.values[name]
         return str(default)
+
+    def set_cookie(self, response: Response, session: PortalSession) -> None:
+        response.set_cookie(
+            cookie_name(self.request),
+            self.portal.sessions.cookie(session),
+            httponly=True,
+            samesite="strict",
+            secure=self.portal.settings.is_secure,
+            path="/",
+        )
+
+    def renew_session(self, response: Response) -> None:
+        """Extend a session that is in use: write its cookie again every few minutes."""
+        now_ms = self.portal.clock.now_ms()
+        if now_ms - self.session.seen_ms > _RENEW_AFTER_MS and not self.is_live:
+            self.set_cookie(response, msgspec.structs.replace(self.session, seen_ms=now_ms))
 
     def text(self, name: str) -> str:
         """A field of the posted form, without blanks around it; empty if it is absent."""
@@ -142,62 +222,9 @@ class PageRequest(msgspec.Struct, kw_only=True):
             raise ArgumentError(f"Type '{name}' to delete it: nothing was deleted.")
 
 
-Handler = Callable[[PageRequest], Awaitable[Response]]
-
-
-class PageRoute(msgspec.Struct, frozen=True):
-    """`{word}` in a pattern is one segment, unescaped after the path is split: a hub may have a
-    slash in its name. `role` is the lowest role that may send the request."""
-
-    method: str
-    pattern: str
-    handler: Handler
-    role: PortalRole = PortalRole.VIEWER
-
-
 class ActionCompleted(Exception):  # not an error
     """Raised by a page that handled a form: redirects to `to`, which shows the text."""
 
-    def __init__(self, to: str, text: str = "", *, is_error: bool = False) -> None:
+    def __init__(self, to: str, text: str) -> None:
         super().__init__(text)
         self.to = to
-        self.flash = FlashMessage(text, is_error) if text else None
-
-
-def cookie_name(request: Request) -> str:
-    """One per port: browsers store cookies by host, and two services may share one."""
-    return f"penstock_portal_{request.url.port or 0}"
-
-
-def current_session(portal: Portal, request: Request) -> PortalSession | None:
-    """The session of the cookie; None also when its user was removed or changed since."""
-    cookie = request.cookies.get(cookie_name(request), "")
-    session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
-    if session is None or not session.stamp:
-        return session
-    try:
-        user = portal.users.find(session.user)
-    except PenstockError as error:
-        log.error("%s", error)
-        return None
-    return session if user is not None and user.stamp == session.stamp else None
-
-
-def renew_session(portal: Portal, visit: PageRequest, response: Response) -> Response:
-    """Extend a session that is in use: write its cookie again every few minutes."""
-    now_ms = portal.clock.now_ms()
-    if now_ms - visit.session.seen_ms > _RENEW_AFTER_MS and not visit.is_live:
-        session = msgspec.structs.replace(visit.session, seen_ms=now_ms)
-        set_cookie(portal, visit.request, response, portal.sessions.cookie(session))
-    return response
-
-
-def set_cookie(portal: Portal, request: Request, response: Response, value: str) -> None:
-    response.set_cookie(
-        cookie_name(request),
-        value,
-        httponly=True,
-        samesite="strict",
-        secure=portal.settings.is_secure,
-        path="/",
-    )

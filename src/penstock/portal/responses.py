@@ -8,9 +8,10 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import cache
+from mimetypes import guess_type
 from pathlib import Path
 
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.capture.container import SYNC_BYTES, encode_block_header, encode_header
@@ -35,7 +36,7 @@ def download_response(events: Sequence[EventView], hub: str, kind: str) -> Respo
         content = b"".join(
             to_json_lines(event.columns, event.partition, [event.row]) for event in events
         )
-    return Response(content, media_type=media_type, headers=attachment_headers(f"{name}.{kind}"))
+    return attachment(f"{name}.{kind}", content, media_type)
 
 
 def _encode_avro(events: Sequence[EventView]) -> bytes:
@@ -50,8 +51,9 @@ def _encode_avro(events: Sequence[EventView]) -> bytes:
     return header + encode_block_header(len(events), len(records)) + records + sync
 
 
-def attachment_headers(name: str) -> dict[str, str]:
-    return {"content-disposition": f'attachment; filename="{name}"'}
+def attachment(name: str, content: bytes, media_type: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
 
 
 class ServerSentEvents(Response):
@@ -98,33 +100,23 @@ def encode_server_sent_event(kind: str, data: dict[str, object]) -> bytes:
 
 # --- static files ---------------------------------------------------------------------------------
 
-_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-
 
 @cache
-def files() -> dict[str, tuple[bytes, str]]:
+def static_files() -> dict[str, bytes]:
     folder = Path(__file__).parent / "static"
-    return {
-        file.name: (file.read_bytes(), _TYPES[file.suffix])
-        for file in sorted(folder.iterdir())
-        if file.suffix in _TYPES
-    }
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 async def static_file(visit: PageRequest) -> Response:
-    found = files().get(visit.words["name"])
-    if found is None:
-        return Response("There is no such file.\n", status_code=404, media_type="text/plain")
-    content, kind = found
+    name = visit.words["name"]
+    content = static_files().get(name)
+    if content is None:
+        return PlainTextResponse("There is no such file.\n", 404)
     # An hour, and the address names the version: an upgrade is seen at once.
     headers = {"cache-control": "private, max-age=3600"}
-    return Response(content, media_type=kind, headers=headers)
+    return Response(content, media_type=guess_type(name)[0], headers=headers)
 
 
 async def health(visit: PageRequest) -> Response:
     """`/alive`: the service checks with it that the portal answers."""
-    return Response("ok\n", media_type="text/plain")
+    return PlainTextResponse("ok\n")

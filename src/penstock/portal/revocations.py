@@ -1,14 +1,13 @@
 """Ended sessions and used sign-in links, stored for the next start.
 
-The file has one line per entry, `ID ISSUED_MS EXPIRES_MS CRC32`, and is only appended to until it
-is rewritten without expired entries. A file that cannot be parsed ends every session and link that
-was issued before: damage must not make an ended session valid again.
+The file has one line per entry, `ID ISSUED_MS EXPIRES_MS CRC32`. A new entry replaces the file,
+without expired entries. A file that cannot be parsed ends every session and link that was issued
+before: damage must not make an ended session valid again.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import zlib
 from pathlib import Path
 
@@ -24,13 +23,12 @@ _FILE_BYTES_MAX = 8 * 1024 * 1024
 class Revocations:
     """Used on the event loop only. Without a file, entries last as long as the process."""
 
-    def __init__(self, file: Path | None, *, now_ms: int) -> None:
-        self._file = file
+    def __init__(self, file: Path | str | None, *, now_ms: int) -> None:
+        self._file = None if file is None else Path(file)
         self._entries: dict[str, tuple[int, int]] = {}  # id -> issued, expires; oldest first
         self._all_until_ms = 0  # whatever was issued at this time or before is revoked
-        self._lines = 0
-        if file is not None:
-            self._load(file, now_ms)
+        if self._file is not None:
+            self._load(self._file, now_ms)
 
     def is_revoked(self, entry_id: str, *, issued_ms: int) -> bool:
         return issued_ms <= self._all_until_ms or entry_id in self._entries
@@ -41,11 +39,7 @@ class Revocations:
         if self.is_revoked(entry_id, issued_ms=issued_ms):
             return False
         self._entries[entry_id] = (issued_ms, expires_ms)
-        if len(self._entries) > ENTRIES_MAX or self._lines >= 2 * ENTRIES_MAX:
-            self._drop_expired(now_ms)
-            self._rewrite()
-        else:
-            self._append(_line(entry_id, issued_ms, expires_ms))
+        self._write(now_ms)
         return True
 
     def _load(self, file: Path, now_ms: int) -> None:
@@ -57,8 +51,7 @@ class Revocations:
         except OSError as error:
             self._distrust(f"{file} cannot be read ({error.strerror or error})", now_ms)
             return
-        lines = content.splitlines()
-        for line in lines:
+        for line in content.splitlines():
             entry = _parse(line)
             if entry is None:
                 self._distrust(f"{file} is damaged", now_ms)
@@ -68,14 +61,14 @@ class Revocations:
                 self._all_until_ms = max(self._all_until_ms, issued_ms)
             else:
                 self._entries[entry_id] = (issued_ms, expires_ms)
-        self._drop_expired(now_ms)
-        self._rewrite()
+        self._write(now_ms)
 
     def _distrust(self, reason: str, now_ms: int) -> None:
         log.warning("every portal session is ended: reason=%s", reason)
         self._all_until_ms = now_ms
 
-    def _drop_expired(self, now_ms: int) -> None:
+    def _write(self, now_ms: int) -> None:
+        """Replace the file, without expired entries."""
         self._entries = {
             entry_id: times for entry_id, times in self._entries.items() if times[1] > now_ms
         }
@@ -83,38 +76,15 @@ class Revocations:
             # Forgetting one must not revive it: whatever is as old as it goes with it.
             issued_ms, _ = self._entries.pop(next(iter(self._entries)))
             self._all_until_ms = max(self._all_until_ms, issued_ms)
-
-    def _append(self, line: bytes) -> None:
-        if self._file is None:
-            return
-        try:
-            opened = os.open(self._file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-            try:
-                os.write(opened, line)
-                os.fsync(opened)
-            finally:
-                os.close(opened)
-            self._lines += 1
-        except OSError as error:
-            self._warn(error)
-
-    def _rewrite(self) -> None:
         if self._file is None:
             return
         lines = [_line(_EVERYTHING, self._all_until_ms, 0)] if self._all_until_ms else []
         lines += [_line(each, *times) for each, times in self._entries.items()]
         try:
             write_file_atomically(self._file, b"".join(lines))
-            self._lines = len(lines)
         except OSError as error:
-            self._warn(error)
-
-    def _warn(self, error: OSError) -> None:
-        log.warning(
-            "sign-out is not kept over a restart: file=%s error=%s",
-            self._file,
-            error.strerror or error,
-        )
+            reason = error.strerror or error
+            log.warning("sign-out is not kept over a restart: file=%s error=%s", self._file, reason)
 
 
 def _line(entry_id: str, issued_ms: int, expires_ms: int) -> bytes:

@@ -9,6 +9,7 @@ watches the portal, and with 503 on everything else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import ssl
@@ -18,26 +19,18 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import service_unavailable
 
 from penstock.io.http_protocol import BoundedHttpProtocol
+from penstock.model.clock import SystemClock
 from penstock.portal.address_limits import limit_key
+from penstock.portal.application import PortalApplication
+from penstock.portal.settings import PortalSettings
 
 ALIVE = b"/alive"
 CONNECTIONS_MAX = 500
 CONNECTIONS_PER_ADDRESS_MAX = 100
 SURPLUS_MAX = 32  # above the limits, for `/alive`
 TLS_DEADLINE_S = 10.0
-
-
-class Connection:
-    """One accepted socket, as the limits see it. It becomes busy with a whole request."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        peer = transport.get_extra_info("peername")
-        self.key = limit_key(str(peer[0])) if peer else "?"
-        self.is_busy = False
-        self._transport = transport
-
-    def abort(self) -> None:
-        self._transport.abort()
+_KEEP_ALIVE_S = 30
+_GRACE_S = 2
 
 
 class ConnectionLimits:
@@ -45,11 +38,11 @@ class ConnectionLimits:
 
     def __init__(self, *, per_address: int = CONNECTIONS_PER_ADDRESS_MAX) -> None:
         self._per_address = per_address
-        self._connections: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
-        self._surplus: dict[Connection, None] = {}
+        self._connections: defaultdict[str, dict[PortalProtocol, None]] = defaultdict(dict)
+        self._surplus: dict[PortalProtocol, None] = {}
         self._count = 0
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: PortalProtocol) -> bool:
         """False: it is above the limits, and only `/alive` is answered."""
         own = self._connections[connection.key]
         if len(own) >= self._per_address:
@@ -71,7 +64,7 @@ class ConnectionLimits:
             oldest.abort()
         return False
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: PortalProtocol) -> None:
         self._surplus.pop(connection, None)
         own = self._connections.get(connection.key)
         if own is None or connection not in own:
@@ -81,7 +74,7 @@ class ConnectionLimits:
         if not own:
             del self._connections[connection.key]
 
-    def _close_one(self, among: dict[Connection, None]) -> bool:
+    def _close_one(self, among: dict[PortalProtocol, None]) -> bool:
         """Close the oldest one that is not busy."""
         for connection in among:
             if not connection.is_busy:
@@ -92,17 +85,28 @@ class ConnectionLimits:
 
 
 class PortalProtocol(BoundedHttpProtocol):
-    """Connections are counted by address."""
+    """A connection that the limits count, before its TLS handshake if it has one. It is busy with
+    a whole request."""
 
     limits: ConnectionLimits  # of the server, set by `PortalServer`
-    connection: Connection | None = None  # made by the TLS handshake, else here
+    key = ""  # by which the limits count
+    is_busy = False
     is_surplus = False
+    _socket: asyncio.Transport  # without TLS
+
+    def count(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        self.key = limit_key(str(peer[0])) if peer else "?"
+        self._socket = transport
+        self.is_surplus = not self.limits.admit(self)
+
+    def abort(self) -> None:
+        self._socket.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self.connection is None:
-            self.connection = Connection(transport)
-            self.is_surplus = not self.limits.admit(self.connection)
+        if not self.key:
+            self.count(transport)
 
     def on_headers_complete(self) -> None:
         if self.is_surplus and self.url.partition(b"?")[0] != ALIVE:
@@ -110,19 +114,16 @@ class PortalProtocol(BoundedHttpProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if self.connection is not None:
-            # An answer may be complete before its request: 413 to a body that is too large.
-            self.connection.is_busy = not self.cycle.response_complete
+        # An answer may be complete before its request: 413 to a body that is too large.
+        self.is_busy = not self.cycle.response_complete
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.connection is not None:
-            self.connection.is_busy = bool(self.pipeline)
+        self.is_busy = bool(self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.connection is not None:
-            self.limits.leave(self.connection)
+        self.limits.leave(self)
         super().connection_lost(exc)
 
 
@@ -140,9 +141,8 @@ class _TlsHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()  # nothing is read before the handshake has begun
-        connection = self._protocol.connection = Connection(transport)
-        self._protocol.is_surplus = not self._protocol.limits.admit(connection)
-        self._task = asyncio.create_task(self._shake_hands(transport, connection))
+        self._protocol.count(transport)
+        self._task = asyncio.create_task(self._shake_hands(transport))
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -150,10 +150,10 @@ class _TlsHandshake(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
 
-    async def _shake_hands(self, transport: asyncio.Transport, connection: Connection) -> None:
-        secure: asyncio.Transport | None = None
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        loop, secure = asyncio.get_running_loop(), None
         try:
-            secure = await asyncio.get_running_loop().start_tls(
+            secure = await loop.start_tls(
                 transport,
                 self,
                 self._context,
@@ -163,7 +163,7 @@ class _TlsHandshake(asyncio.Protocol):
         except OSError:
             transport.abort()
         if secure is None or self._is_lost:
-            self._protocol.limits.leave(connection)
+            self._protocol.limits.leave(self._protocol)
             return
         secure.set_protocol(self._protocol)
         self._protocol.connection_made(secure)
@@ -200,3 +200,44 @@ class PortalServer(uvicorn.Server):
         protocol.limits = self._limits
         context = self.config.ssl
         return protocol if context is None else _TlsHandshake(protocol, context)
+
+
+async def serve(settings: PortalSettings) -> None:
+    """Serve until SIGTERM."""
+    application = PortalApplication(settings, SystemClock())
+    # A proxy's one address is many visitors.
+    per_address = CONNECTIONS_MAX if settings.trusted_proxies else CONNECTIONS_PER_ADDRESS_MAX
+    server = PortalServer(_config(application, settings), ConnectionLimits(per_address=per_address))
+    sockets = [socket.socket(fileno=each) for each in settings.sockets]
+    try:
+        await server.serve(sockets=sockets)
+    finally:
+        application.close()
+
+
+def _config(application: PortalApplication, settings: PortalSettings) -> uvicorn.Config:
+    config = uvicorn.Config(
+        application,
+        log_config=None,
+        access_log=False,  # a query may hold a sign-in link
+        lifespan="off",
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,  # `portal_trusted_proxies` says whom to believe
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        ws="none",
+        ssl_certfile=settings.certificate_file,
+        ssl_keyfile=settings.key_file,
+    )
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return config
+
+
+def set_up_logs(level: int = logging.INFO) -> None:
+    """Log to standard error, which the service reads with the level of each line."""
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s %(message)s", force=True)
+    for chatty in ("uvicorn", "uvicorn.error", "asyncio", "httptools"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import OrderedDict
+from urllib.parse import quote
 
 import msgspec
 
+from penstock.management.permissions import AdminRole
 from penstock.portal.revocations import Revocations
 from penstock.portal.signing import Signer
-from penstock.portal.users import PortalRole
 
 IDLE_MS = 2 * 3_600_000
 BACKOFF_AFTER = 5  # failed sign-ins without a delay
@@ -23,14 +24,25 @@ _PLACES_MAX = 10_000
 _COOKIE = "cookie"
 
 
+def new_session_id() -> str:
+    return secrets.token_urlsafe(24)
+
+
 class PortalSession(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
+    """Has a new id unless it is decoded: an id that an attacker has planted is useless."""
+
+    id: str = msgspec.field(default_factory=new_session_id)
     user: str
-    role: PortalRole
+    role: AdminRole
     hubs: tuple[str, ...] = ()
     stamp: str = ""  # `User.stamp`; empty for a session that began with a token or a link
     began_ms: int
     seen_ms: int
+
+    @property
+    def on_behalf_of(self) -> str:
+        """`ManagementClient.on_behalf_of` for this user."""
+        return f"{self.role.name.lower()} {quote(self.user, safe='')}"
 
 
 class SessionCookies:
@@ -40,26 +52,6 @@ class SessionCookies:
         self._signer = signer
         self._revocations = revocations
         self._lifetime_ms = lifetime_ms
-
-    def begin(
-        self,
-        user: str,
-        role: PortalRole,
-        *,
-        now_ms: int,
-        stamp: str = "",
-        hubs: tuple[str, ...] = (),
-    ) -> PortalSession:
-        """Always with a new id: an id that an attacker has planted is useless."""
-        return PortalSession(
-            id=secrets.token_urlsafe(24),
-            user=user,
-            role=role,
-            hubs=hubs,
-            stamp=stamp,
-            began_ms=now_ms,
-            seen_ms=now_ms,
-        )
 
     def end(self, session: PortalSession, *, now_ms: int) -> None:
         self._revocations.revoke(
@@ -75,12 +67,10 @@ class SessionCookies:
     def read(self, cookie: str, *, now_ms: int) -> PortalSession | None:
         """None for a cookie that was not signed here, has expired, or was ended."""
         session = self._signer.read(_COOKIE, cookie, PortalSession)
-        if session is None:
+        if session is None or now_ms - session.seen_ms >= IDLE_MS:
             return None
-        over = now_ms - session.began_ms >= self._lifetime_ms
-        if over or now_ms - session.seen_ms >= IDLE_MS:
-            return None
-        if self._revocations.is_revoked(session.id, issued_ms=session.began_ms):
+        is_over = now_ms - session.began_ms >= self._lifetime_ms
+        if is_over or self._revocations.is_revoked(session.id, issued_ms=session.began_ms):
             return None
         return session
 

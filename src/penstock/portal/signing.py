@@ -1,4 +1,9 @@
-"""Records as signed text, for cookies and links: a holder can read them, but not forge them."""
+"""Records as signed text, for cookies and links: a holder can read them, but not forge them.
+
+A sign-in link signs in to the portal, once and within ten minutes. The service issues it to the
+holder of an admin token; the portal accepts it. Both have the secret, so a link is not stored until
+it is used: then the portal stores its id (`revocations`).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,18 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 from typing import TypeVar
 
 import msgspec
 
+from penstock.management.permissions import AdminRole
+
 T = TypeVar("T", bound=msgspec.Struct)
 _TEXT_MAX = 4096
+LINK_LIFETIME_MS = 10 * 60_000
+LINK_PARAMETER = "once"  # of `/signin?once=...`; a query is in no log of the portal
+_LINK_PURPOSE = "sign-in link"
 
 
 class Signer:
@@ -41,3 +52,28 @@ class Signer:
     def signature(self, purpose: str, text: str) -> str:
         digest = hmac.digest(self._key, f"{purpose}\0{text}".encode(), "sha256")
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+class SignInLink(msgspec.Struct, frozen=True, array_like=True):  # as a list: links stay short
+    id: str
+    user: str
+    role: AdminRole
+    issued_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        return self.issued_ms + LINK_LIFETIME_MS
+
+
+def issue_link(portal_url: str, secret: str, user: str, role: AdminRole, *, now_ms: int) -> str:
+    """The URL of the link."""
+    link = SignInLink(secrets.token_urlsafe(18), user[:64], role, now_ms)
+    return f"{portal_url}/signin?{LINK_PARAMETER}={Signer(secret).sign(_LINK_PURPOSE, link)}"
+
+
+def read_link(text: str, signer: Signer, *, now_ms: int) -> SignInLink | None:
+    """None when it was not signed here or has expired. Does not check whether it was used."""
+    link = signer.read(_LINK_PURPOSE, text, SignInLink)
+    if link is None or not link.issued_ms <= now_ms < link.expires_ms:
+        return None
+    return link

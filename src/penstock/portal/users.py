@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import fnmatch
 import hashlib
 import hmac
 import os
 import tomllib
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from penstock.io.threads import StartedThreads
+from penstock.management.permissions import AdminRole
 from penstock.model.errors import ConfigurationError, ServerBusy
 
 _N, _R, _P = 2**14, 8, 1  # 16 MB and tens of milliseconds for each guess
@@ -34,17 +33,9 @@ _CHECKS_AT_ONCE = 2
 _CHECKS_MAX = 16
 
 
-class PortalRole(IntEnum):
-    """The roles of the management API; each includes the lower ones."""
-
-    VIEWER = 1
-    OPERATOR = 2
-    ADMIN = 3
-
-
 class User(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    role: PortalRole
+    role: AdminRole
     password: str
     hubs: tuple[str, ...] = ()  # patterns; empty: all hubs
 
@@ -61,38 +52,33 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 class Users:
     """The users of the file, read again when it changes."""
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._seen: tuple[int, int] | None = None
+    def __init__(self, file: Path | str | None) -> None:
+        self._file = None if file is None else Path(file)
+        self._version: tuple[int, int] | None = None  # of the file: its time and size
         self._users: dict[str, User] = {}
-
-    @property
-    def is_there(self) -> bool:
-        return self._file is not None
 
     def find(self, name: str) -> User | None:
         """Raises ConfigurationError when the file cannot be used: no user can sign in then."""
-        self._read()
+        if self._file is not None:
+            try:
+                self._read(self._file)
+            except ConfigurationError:
+                self._users, self._version = {}, None
+                raise
         return self._users.get(name)
 
-    def _read(self) -> None:
-        if self._file is None:
-            return
+    def _read(self, file: Path) -> None:
         try:
-            found = self._file.stat()
-            now = (found.st_mtime_ns, found.st_size)
-            if now == self._seen:
+            status = file.stat()
+            version = (status.st_mtime_ns, status.st_size)
+            if version == self._version:
                 return
-            if found.st_size > _FILE_BYTES_MAX:
-                raise ConfigurationError(f"{self._file} has more than {_FILE_BYTES_MAX} bytes.")
-            self._users = read_users(self._file.read_text(), str(self._file))
-            self._seen = now
+            if status.st_size > _FILE_BYTES_MAX:
+                raise ConfigurationError(f"{file} has more than {_FILE_BYTES_MAX} bytes.")
+            self._users = read_users(file.read_text(), str(file))
+            self._version = version
         except (OSError, UnicodeDecodeError) as error:
-            self._users, self._seen = {}, None
-            raise ConfigurationError(f"{self._file} cannot be read: {error}.") from None
-        except ConfigurationError:
-            self._users, self._seen = {}, None
-            raise
+            raise ConfigurationError(f"{file} cannot be read: {error}.") from None
 
 
 def read_users(text: str, where: str) -> dict[str, User]:
@@ -113,7 +99,7 @@ def _user(name: str, value: object, where: str) -> User:
     if unknown:
         raise ConfigurationError(f"{where}: '{name}' has '{min(unknown)}': role, password, hubs.")
     role, password, hubs = value.get("role"), value.get("password"), value.get("hubs", [])
-    if not isinstance(role, str) or role.upper() not in PortalRole.__members__:
+    if not isinstance(role, str) or role.lower() not in ("viewer", "operator", "admin"):
         raise ConfigurationError(f"{where}: the role of '{name}' is viewer, operator or admin.")
     if not isinstance(password, str) or not password.startswith("scrypt$"):
         raise ConfigurationError(
@@ -121,7 +107,7 @@ def _user(name: str, value: object, where: str) -> User:
         )
     if not isinstance(hubs, list) or not all(isinstance(each, str) for each in hubs):
         raise ConfigurationError(f"{where}: the hubs of '{name}' are a list of patterns.")
-    return User(name=name, role=PortalRole[role.upper()], password=password, hubs=tuple(hubs))
+    return User(name=name, role=AdminRole[role.upper()], password=password, hubs=tuple(hubs))
 
 
 class PasswordChecks:
@@ -130,24 +116,18 @@ class PasswordChecks:
 
     def __init__(self) -> None:
         self._threads = StartedThreads(_CHECKS_AT_ONCE, "portal-password")
-        self._running = 0
+        self._checks = asyncio.Semaphore(_CHECKS_MAX)
 
     async def matches(self, password: str, user: User | None) -> bool:
         """Takes the same time for a user that does not exist. Raises ServerBusy."""
-        if self._running >= _CHECKS_MAX:
+        if self._checks.locked():
             raise ServerBusy("Too many people are signing in: try again in a moment.")
 
         def check() -> bool:
             return verify_password(password, unknown_user_hash() if user is None else user.password)
 
-        self._running += 1
-        try:
+        async with self._checks:
             return await asyncio.get_running_loop().run_in_executor(self._threads, check)
-        finally:
-            self._running -= 1
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def can_see_hub(patterns: tuple[str, ...], hub: str) -> bool:
@@ -160,33 +140,26 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
     """The hash of a password for the user file."""
     salt = os.urandom(16) if salt is None else salt
     digest = _scrypt(password, salt, _N, _R, _P)
-    return f"scrypt${_N}${_R}${_P}${_encode_base64(salt)}${_encode_base64(digest)}"
+    salt_text, digest_text = (base64.b64encode(data).decode() for data in (salt, digest))
+    return f"scrypt${_N}${_R}${_P}${salt_text}${digest_text}"
 
 
 def verify_password(password: str, stored: str) -> bool:
     """Takes the same time for a wrong password. False for an invalid hash."""
     try:
-        _, n, r, p, salt, digest = stored.split("$")
-        cost = (int(n), int(r), int(p))
-        if not (1 < cost[0] <= 2**17 and 0 < cost[1] <= 16 and 0 < cost[2] <= 4):
+        _, *cost, salt, digest = stored.split("$")
+        n, r, p = map(int, cost)
+        if not (1 < n <= 2**17 and 0 < r <= 16 and 0 < p <= 4):
             return False
-        found = _scrypt(password, _decode_base64(salt), *cost)
-        return hmac.compare_digest(found, _decode_base64(digest))
-    except (ValueError, binascii.Error):
+        found = _scrypt(password, base64.b64decode(salt, validate=True), n, r, p)
+        return hmac.compare_digest(found, base64.b64decode(digest, validate=True))
+    except ValueError:
         return False
 
 
 def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     text = password[:_PASSWORD_MAX].encode("utf-8", "replace")
     return hashlib.scrypt(text, salt=salt, n=n, r=r, p=p, maxmem=256 * 1024 * 1024, dklen=_BYTES)
-
-
-def _encode_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _decode_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 @cache

@@ -21,8 +21,7 @@ from penstock.io.tls import unverified_tls_context
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.portal.settings import PortalSettings, hash_token, to_environ
-from penstock.portal.sign_in_links import issue_link
-from penstock.portal.users import PortalRole
+from penstock.portal.signing import issue_link
 from penstock.service.admin_tokens import token_file
 from penstock.service.certificates import Certificates
 from penstock.service.child_processes import ChildProcess, ChildProcesses, ChildState
@@ -114,7 +113,7 @@ class PortalSignIn:
     def sign_in_link(self, user: str, role: AdminRole, *, now_ms: int) -> str:
         if self._url is None:
             raise NotFound("The service runs without its portal: start it without --no-portal.")
-        return issue_link(self._url, self._secret, user, PortalRole(role), now_ms=now_ms)
+        return issue_link(self._url, self._secret, user, role, now_ms=now_ms)
 
     def token_holder(self, token: str) -> Verified | None:
         """None also for the token of a process, with which no person signs in."""

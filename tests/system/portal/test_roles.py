@@ -12,9 +12,9 @@ from playwright.sync_api import expect
 from tests.system.portal.conftest import Visitor, as_user
 
 from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.model.errors import PenstockError
 from penstock.portal.pages import ROUTES
-from penstock.portal.users import PortalRole
 
 if TYPE_CHECKING:
     from tests.system.portal.conftest import OpenPage, Service
@@ -93,13 +93,13 @@ def test_masked_fields_are_for_administrators(open_page: OpenPage, service: Serv
 
 
 @pytest.mark.parametrize(
-    ("user", "role"), [("vera", PortalRole.VIEWER), ("otto", PortalRole.OPERATOR)]
+    ("user", "role"), [("vera", AdminRole.VIEWER), ("otto", AdminRole.OPERATOR)]
 )
-def test_every_form_needs_its_role(service: Service, user: str, role: PortalRole) -> None:
+def test_every_form_needs_its_role(service: Service, user: str, role: AdminRole) -> None:
     """Even with the form's own token: what is hidden is also forbidden."""
     visitor = Visitor(service.url, as_user(user))
     beyond = [(path, needed) for path, needed in FORMS if needed > role]
-    assert len(beyond) >= (20 if role is PortalRole.VIEWER else 14)
+    assert len(beyond) >= (20 if role is AdminRole.VIEWER else 14)
     before = _state(service)
     for path, needed in beyond:
         status, text = visitor.act(path, FIELDS)

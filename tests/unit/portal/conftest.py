@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
-from penstock.portal.app import build
 from penstock.portal.application import PortalApplication
 from penstock.portal.settings import PortalSettings, hash_token
 from penstock.portal.users import hash_password
@@ -121,6 +120,6 @@ def settings(users_file: Path, tmp_path: Path) -> PortalSettings:
 
 @pytest.fixture
 def browser(clock: ManualClock, settings: PortalSettings) -> Iterator[Browser]:
-    application, backend = build(settings, clock)
+    application = PortalApplication(settings, clock)
     yield Browser(application)
-    backend.close()
+    application.close()

@@ -15,7 +15,7 @@ from penstock.portal.address_limits import (
     client_address,
     limit_key,
 )
-from penstock.portal.app import build
+from penstock.portal.application import PortalApplication
 from penstock.portal.sessions import BACKOFF_AFTER
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def test_guesses_count_by_the_client_behind_a_proxy(
     browser: Browser, settings: PortalSettings, clock: ManualClock
 ) -> None:
     settings = msgspec.structs.replace(settings, trusted_proxies=1)
-    application, backend = build(settings, clock)
+    application = PortalApplication(settings, clock)
     proxied = type(browser)(application)
     wrong = {"name": "alice", "password": "guess"}
     statuses = [
@@ -69,7 +69,7 @@ async def test_guesses_count_by_the_client_behind_a_proxy(
     assert statuses == [401] * (BACKOFF_AFTER + 1) + [429]
     right = {"name": "alice", "password": browser.password}
     assert (await proxied.post("/signin", right, x_forwarded_for="203.0.113.8")).status == 303
-    backend.close()
+    application.close()
 
 
 async def test_requests_before_signing_in_have_a_rate_per_address(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.formats.body_view import escape_invisible
-from penstock.portal.html import document, el, group, path
+from penstock.portal.html import document, el, path
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -57,7 +57,8 @@ def test_handlers_and_styles_have_no_place(attribute: str) -> None:
 
 
 def test_nothing_is_shown_of_nothing_and_lists_are_joined() -> None:
-    assert group(None, False, [1, ("a", el("b", 2))], 0).text == "1a<b>2</b>0"
+    assert el("p", None, False, [1, ("a", el("b", 2))], 0).text == "<p>1a<b>2</b>0</p>"
+    assert el("p", 1234567).text == "<p>1,234,567</p>"
     assert el("input", disabled=True, checked=False, value=None).text == "<input disabled>"
 
 

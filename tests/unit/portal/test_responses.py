@@ -110,11 +110,11 @@ async def test_ten_tabs_ask_once_until_the_answer_is_old(
         asked.append(client.on_behalf_of)
         return len(asked)
 
-    assert await asyncio.gather(*(backend.get_shared("key", work) for _ in range(10))) == [1] * 10
+    assert await asyncio.gather(*(backend.read(work) for _ in range(10))) == [1] * 10
     clock.advance(TTL_MS)
-    assert await backend.get_shared("key", work) == 2
-    backend.forget("key")
-    assert await backend.get_shared("key", work) == 3
+    assert await backend.read(work) == 2
+    backend._shared.clear()
+    assert await backend.read(work) == 3
     assert set(asked) == {"viewer portal"}
 
 
@@ -128,8 +128,8 @@ async def test_failure_is_not_kept(backend: PortalServiceClient) -> None:
         return answer
 
     with pytest.raises(NotFound):
-        await backend.get_shared("key", work)
-    assert await backend.get_shared("key", work) == "there"
+        await backend.read(work)
+    assert await backend.read(work) == "there"
 
 
 def test_settings_come_from_the_environment_and_show_no_secret() -> None:

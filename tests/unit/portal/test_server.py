@@ -14,12 +14,14 @@ import pytest
 
 from penstock.io.http_protocol import RequestStage
 from penstock.model import limits
+from penstock.model.clock import SystemClock
 from penstock.portal import server as portal_server
-from penstock.portal.app import _config, build
+from penstock.portal.application import PortalApplication
 from penstock.portal.server import (
     CONNECTIONS_PER_ADDRESS_MAX,
     ConnectionLimits,
     PortalServer,
+    _config,
 )
 from penstock.service.certificates import prepare_certificates
 from penstock.service.config.settings import Settings
@@ -97,8 +99,8 @@ async def serve() -> AsyncIterator[Callable[[PortalSettings], Any]]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(settings: PortalSettings) -> int:
-            application, backend = build(settings)
-            stack.callback(backend.close)
+            application = PortalApplication(settings, SystemClock())
+            stack.callback(application.close)
             listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
             running = PortalServer(_config(application, settings), ConnectionLimits())
             task = asyncio.create_task(running._serve([listening]))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.management.permissions import AdminRole
 from penstock.portal.revocations import Revocations
 from penstock.portal.sessions import (
     BACKOFF_AFTER,
     BACKOFF_MS,
     IDLE_MS,
     FailedSignIns,
+    PortalSession,
     SessionCookies,
 )
 from penstock.portal.signing import Signer
-from penstock.portal.users import PortalRole
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -24,16 +25,20 @@ def with_secret(secret: str, *, hours: int = 1) -> SessionCookies:
     return SessionCookies(Signer(secret), kept, lifetime_ms=hours * HOUR_MS)
 
 
+def begun(user: str = "alice") -> PortalSession:
+    return PortalSession(user=user, role=AdminRole.VIEWER, began_ms=NOW_MS, seen_ms=NOW_MS)
+
+
 def made() -> tuple[SessionCookies, str]:
     sessions = with_secret("secret", hours=12)
-    return sessions, sessions.cookie(sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS))
+    return sessions, sessions.cookie(begun())
 
 
 def test_cookie_is_read_back() -> None:
     sessions, cookie = made()
     session = sessions.read(cookie, now_ms=NOW_MS + 1)
     assert session is not None
-    assert (session.user, session.role) == ("alice", PortalRole.VIEWER)
+    assert (session.user, session.role) == ("alice", AdminRole.VIEWER)
 
 
 def test_cookie_with_one_bit_changed_is_none() -> None:
@@ -62,14 +67,13 @@ def test_session_ends_by_idleness_by_age_and_by_signing_out() -> None:
     sessions.end(session, now_ms=NOW_MS)
     assert sessions.read(cookie, now_ms=NOW_MS) is None
     short = with_secret("secret")
-    cookie = short.cookie(short.begin("bob", PortalRole.ADMIN, now_ms=NOW_MS))
+    cookie = short.cookie(begun("bob"))
     assert short.read(cookie, now_ms=NOW_MS + HOUR_MS) is None
 
 
 def test_ids_are_new_each_time_and_form_tokens_belong_to_one_session() -> None:
     sessions, _ = made()
-    one = sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS)
-    two = sessions.begin("alice", PortalRole.VIEWER, now_ms=NOW_MS)
+    one, two = begun(), begun()
     assert one.id != two.id
     assert sessions.is_form_token(one, sessions.form_token(one))
     assert not sessions.is_form_token(one, sessions.form_token(two))

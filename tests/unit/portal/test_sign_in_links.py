@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.permissions import AdminRole
 from penstock.model.clock import ManualClock
-from penstock.portal.app import build
-from penstock.portal.sign_in_links import LIFETIME_MS, issue_link
-from penstock.portal.users import PortalRole
+from penstock.portal.application import PortalApplication
+from penstock.portal.signing import LINK_LIFETIME_MS, issue_link
 
 if TYPE_CHECKING:
     from tests.unit.portal.conftest import Browser
@@ -24,7 +24,7 @@ URL = "http://localhost:5380"
 @pytest.fixture
 def link(settings: PortalSettings, clock: ManualClock) -> str:
     """Path and query of one for an operator."""
-    made = issue_link(URL, settings.secret, "otto", PortalRole.OPERATOR, now_ms=clock.now_ms())
+    made = issue_link(URL, settings.secret, "otto", AdminRole.OPERATOR, now_ms=clock.now_ms())
     return made.removeprefix(URL)
 
 
@@ -35,7 +35,7 @@ async def test_link_signs_its_holder_in_with_its_role(browser: Browser, link: st
     cookie = browser.cookies["penstock_portal_5380"]
     session = portal.sessions.read(cookie, now_ms=portal.clock.now_ms())
     assert session is not None
-    assert (session.user, session.role) == ("otto", PortalRole.OPERATOR)
+    assert (session.user, session.role) == ("otto", AdminRole.OPERATOR)
     assert (await browser.get("/scale")).status != 303
 
 
@@ -52,20 +52,20 @@ async def test_link_works_once_also_over_a_restart(
     browser: Browser, link: str, settings: PortalSettings, clock: ManualClock
 ) -> None:
     assert (await browser.get(link)).status == 303
-    restarted, backend = build(settings, clock)
+    restarted = PortalApplication(settings, clock)
     assert (await type(browser)(restarted).get(link)).status == 401
-    backend.close()
+    restarted.close()
 
 
 async def test_link_expires(browser: Browser, link: str, clock: ManualClock) -> None:
-    clock.advance(LIFETIME_MS)
+    clock.advance(LINK_LIFETIME_MS)
     assert (await browser.get(link)).status == 401
 
 
 async def test_link_of_another_service_or_with_a_changed_character_is_refused(
     browser: Browser, link: str, clock: ManualClock
 ) -> None:
-    other = issue_link("", "another secret", "eve", PortalRole.ADMIN, now_ms=clock.now_ms())
+    other = issue_link("", "another secret", "eve", AdminRole.ADMIN, now_ms=clock.now_ms())
     assert (await browser.get(other)).status == 401
     start = link.index("=") + 1
     for at in range(start, len(link), 11):

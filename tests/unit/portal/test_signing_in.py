@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.management.client import ManagementClient
 from penstock.model.clock import ManualClock
 from penstock.portal import users
-from penstock.portal.app import build
+from penstock.portal.application import PortalApplication
 from penstock.portal.pages import ROUTES
 from penstock.portal.sessions import BACKOFF_AFTER
-from penstock.portal.sign_in import claims
-from penstock.portal.users import PortalRole
 
 if TYPE_CHECKING:
     from tests.unit.portal.conftest import Browser
@@ -123,13 +122,13 @@ async def test_signing_out_survives_a_restart(
     left = browser.cookies["penstock_portal_5380"]
     await browser.sign_in()  # begins another session, and ends the one that the browser brought
     kept = browser.cookies["penstock_portal_5380"]
-    restarted, backend = build(settings, clock)
+    restarted = PortalApplication(settings, clock)
     again = type(browser)(restarted)
     again.cookies["penstock_portal_5380"] = left
     assert (await again.get("/scale")).status == 303
     again.cookies["penstock_portal_5380"] = kept
     assert (await again.get("/scale")).status != 303
-    backend.close()
+    restarted.close()
 
 
 async def test_wrong_passwords_wait_and_the_token_never_does(
@@ -167,7 +166,7 @@ async def test_burst_of_wrong_tokens_delays_no_page(
     backend = browser.application._portal.backend
     judged = threading.Event()
     monkeypatch.setattr(
-        backend._sign_in_client, "token_holder", lambda token: judged.wait(30) and None
+        ManagementClient, "token_holder", lambda client, token: judged.wait(30) and None
     )
     guessing = []
     for number in range(120):
@@ -175,7 +174,7 @@ async def test_burst_of_wrong_tokens_delays_no_page(
         other.address = f"192.0.2.{number}"
         guessing.append(asyncio.create_task(other.sign_in("a wrong token")))
     await asyncio.sleep(0)
-    assert await backend.get_shared("a page", lambda client: "loaded") == "loaded"
+    assert await backend.read(lambda client: "loaded") == "loaded"
     assert (await browser.sign_in()).status == 303  # the admin token is not asked about
     judged.set()
     statuses = [each.status for each in await asyncio.gather(*guessing)]
@@ -281,17 +280,3 @@ async def test_service_that_is_away_is_said_and_not_a_crash(browser: Browser) ->
     assert answer.status == 500
     assert "cannot be reached" in answer.text
     assert browser.token not in answer.text
-
-
-def test_claims_give_the_highest_role_and_odd_tokens_the_lowest() -> None:
-    def token(body: str) -> str:
-        import base64
-
-        return f"h.{base64.urlsafe_b64encode(body.encode()).decode().rstrip('=')}.s"
-
-    assert claims(token('{"sub":"eve","roles":["Reader","contributor"]}')) == (
-        "eve",
-        PortalRole.OPERATOR,
-    )
-    assert claims(token('{"sub":"eve","roles":[]}')) == ("eve", PortalRole.VIEWER)
-    assert claims("nonsense") == ("admin", PortalRole.VIEWER)

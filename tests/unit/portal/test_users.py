@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.management.permissions import AdminRole
 from penstock.model.errors import ConfigurationError
 from penstock.portal.users import (
-    PortalRole,
     Users,
     can_see_hub,
     hash_password,
@@ -49,7 +49,7 @@ def test_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     users = Users(file)
     bob = users.find("bob")
     assert bob is not None
-    assert bob.role is PortalRole.OPERATOR
+    assert bob.role is AdminRole.OPERATOR
     assert bob.stamp == (users.find("bob") or bob).stamp
     file.write_text(f'[users]\nbob = {{ role = "viewer", password = "{hash_password("x")}" }}\n')
     os.utime(file, ns=(1, 1))

@@ -20,18 +20,18 @@ from penstock.formats.quantities import (
     format_age,
     format_count,
     format_duration,
-    format_integer,
     format_moment,
     format_moment_with_age,
     format_size,
 )
+from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.management.resources import EventHubResource
 from penstock.model.errors import ArgumentError
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.users import PortalRole
+from penstock.portal.page_request import ActionCompleted, PageRequest
 
 _MB = 1024 * 1024
 _DAY_S = 86_400
@@ -39,71 +39,58 @@ _TONES = {"Running": "good", "Starting": "warn", "Waiting": "warn", "Failed": "b
 
 
 async def capture_list(visit: PageRequest) -> Response:
-    known = await _statuses(visit)
+    statuses = await _statuses(visit)
     now_ms = visit.portal.clock.now_ms()
     rows = []
     for hub in await visit.visible_hubs():
-        status = known.get(hub.name.casefold())
+        status = statuses.get(hub.name.casefold())
         link = el("a", hub.name, href=visit.link("hubs", hub.name, "capture"))
-        if status is None:
-            rows.append((link, ui.badge("Off"), "", "", "", "", ""))
-            continue
-        rows.append(
-            (
-                link,
-                _state(status),
-                status.destination,
-                f"{format_count(status.backlog_events)} events, "
-                f"{format_duration(status.backlog_seconds)}",
-                f"{status.last_file} ({format_age(status.last_file_ms, now_ms)})"
-                if status.last_file
-                else "none yet",
-                format_integer(status.files),
-                status.last_error,
-            )
-        )
-    heads = ("Event hub", "State", "Destination", "Waiting", "Last file", "Files", "Last error")
-    shown = ui.table(heads, rows, empty="No event hub yet.", numbers=(5,))
+        rows.append({"Event hub": link, **_cells(status, now_ms)})
+    table = ui.table(rows, empty="No event hub yet.", numbers=("Files",))
     destinations = ui.table(
-        ("Name", "Address"),
-        [(each.name, each.url) for each in await _destinations(visit)],
+        [{"Name": each.name, "Address": each.url} for each in await _destinations(visit)],
         empty="None is configured: [capture.destinations.NAME] with a url in the configuration "
         "file makes one.",
     )
     return await page(
-        visit,
-        "Capture",
-        ui.card("", ui.live_element("capture", shown)),
-        ui.card("Destinations", destinations),
-        active="capture",
+        visit, ui.card("", ui.live_element("capture", table)), ui.card("Destinations", destinations)
     )
+
+
+def _cells(status: CaptureStatus | None, now_ms: int) -> dict[str, object]:
+    if status is None:
+        unknown = ("Destination", "Waiting", "Last file", "Files", "Last error")
+        return {"State": ui.badge("Off"), **dict.fromkeys(unknown, "")}
+    late, age = format_duration(status.backlog_seconds), format_age(status.last_file_ms, now_ms)
+    return {
+        "State": ui.badge(status.state, _TONES.get(status.state, "")),
+        "Destination": status.destination,
+        "Waiting": f"{format_count(status.backlog_events)} events, {late}",
+        "Last file": f"{status.last_file} ({age})" if status.last_file else "none yet",
+        "Files": status.files,
+        "Last error": status.last_error,
+    }
 
 
 async def _statuses(visit: PageRequest) -> dict[str, CaptureStatus]:
-    found = await visit.backend.get_shared("capture", lambda client: client.capture_status())
+    statuses = await visit.backend.read(ManagementClient.capture_status)
     here = visit.namespace.casefold()
-    return {each.hub.casefold(): each for each in found if each.namespace.casefold() == here}
+    return {each.hub.casefold(): each for each in statuses if each.namespace.casefold() == here}
 
 
 async def _destinations(visit: PageRequest) -> list[DestinationSummary]:
-    return await visit.backend.get_shared(
-        "destinations", lambda client: client.capture_destinations(), ttl_ms=10_000
-    )
-
-
-def _state(status: CaptureStatus) -> Html:
-    return ui.badge(status.state, _TONES.get(status.state, ""))
+    return await visit.backend.read(ManagementClient.capture_destinations)
 
 
 async def hub_capture(visit: PageRequest) -> Response:
     hub = await visit.hub()
     status = (await _statuses(visit)).get(hub.name.casefold())
-    shown = [ui.live_element("status", _status(visit, status))]
-    if visit.may(PortalRole.OPERATOR):
-        shown.append(_form(visit, hub, await _destinations(visit)))
+    settings = None
+    if visit.may(AdminRole.OPERATOR):
+        settings = _form(visit, hub, await _destinations(visit))
     elif hub.capture:
-        shown.append(ui.card("Settings", _settings(hub.capture)))
-    return await page(visit, "Capture", *shown, hub=hub.name, tab="capture")
+        settings = ui.card("Settings", _settings(hub.capture))
+    return await page(visit, ui.live_element("status", _status(visit, status)), settings)
 
 
 def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
@@ -116,52 +103,48 @@ def _status(visit: PageRequest, status: CaptureStatus | None) -> Html:
     tiles = ui.tiles(
         ui.tile("State", status.state, tone=_TONES.get(status.state, "")),
         ui.tile("Waiting", format_count(status.backlog_events), waiting_note),
-        ui.tile("Files", format_integer(status.files), "since it was switched on"),
+        ui.tile("Files", status.files, "since it was switched on"),
         ui.tile("Events in files", format_count(status.events)),
-        ui.tile("Lost", format_integer(lost), "fell out of retention", tone=lost_tone),
+        ui.tile("Lost", lost, "fell out of retention", tone=lost_tone),
     )
     written_ms = files[0].written_ms if files else 0
-    last = [
+    last = ui.facts(
         ("File", ui.mono(status.last_file or "none yet", id="last-file")),
         ("Window closed (UTC)", format_moment_with_age(status.last_file_ms, now_ms)),
         ("Written (UTC)", format_moment_with_age(written_ms, now_ms)),
         ("Destination", status.destination),
         ("Last error", status.last_error or "none"),
         ("Last heard of (UTC)", format_moment(status.updated_ms)),
-    ]
+    )
     rows = [
-        (
-            ui.mono(file.url),
-            format_moment(file.ms),
-            format_moment(file.written_ms),
-            format_integer(file.events),
-            format_size(file.bytes),
-        )
+        {
+            "File": ui.mono(file.url),
+            "Window closed (UTC)": format_moment(file.ms),
+            "Written (UTC)": format_moment(file.written_ms),
+            "Events": file.events,
+            "Size": format_size(file.bytes),
+        }
         for file in files
     ]
-    heads = ("File", "Window closed (UTC)", "Written (UTC)", "Events", "Size")
-    recent = ui.table(heads, rows, empty="None was written yet.", numbers=(3, 4))
-    return el("div", tiles, ui.card("Last file", ui.facts(last)), ui.card("The last files", recent))
+    recent = ui.table(rows, empty="None was written yet.", numbers=("Events", "Size"))
+    return el("div", tiles, ui.card("Last file", last), ui.card("The last files", recent))
 
 
 def _settings(capture: dict[str, Any]) -> Html:
     properties = _destination_properties(capture)
     size = format_size(capture.get("sizeLimitInBytes"))
     return ui.facts(
-        [
-            ("Switched on", "yes" if capture.get("enabled") else "no"),
-            ("Window", f"{capture.get('intervalInSeconds')} s or {size}"),
-            ("Encoding", str(capture.get("encoding", ""))),
-            ("Destination", str(properties.get("storageAccountResourceId", ""))),
-            ("Container", str(properties.get("blobContainer", ""))),
-            ("Names", str(properties.get("archiveNameFormat", ""))),
-        ]
+        ("Switched on", "yes" if capture.get("enabled") else "no"),
+        ("Window", f"{capture.get('intervalInSeconds')} s or {size}"),
+        ("Encoding", str(capture.get("encoding", ""))),
+        ("Destination", str(properties.get("storageAccountResourceId", ""))),
+        ("Container", str(properties.get("blobContainer", ""))),
+        ("Names", str(properties.get("archiveNameFormat", ""))),
     )
 
 
 def _destination_properties(capture: dict[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = capture.get("destination", {}).get("properties", {})
-    return properties
+    return dict(capture.get("destination", {}).get("properties", {}))
 
 
 def _form(
@@ -185,7 +168,7 @@ def _form(
         None if choices else el("p", warning, class_="flash note"),
         ui.form(
             visit,
-            visit.link("hubs", hub.name, "capture"),
+            visit.hub_link("capture"),
             ui.check("Capture is on", "enabled", bool(capture.get("enabled"))),
             *_window_fields(visit, capture),
             ui.select(visit, "Destination", "destination", choices, account, wide=True),
@@ -206,21 +189,11 @@ def _window_fields(visit: PageRequest, capture: dict[str, Any]) -> list[Html]:
     seconds = capture.get("intervalInSeconds", INTERVAL_S_DEFAULT)
     megabytes = capture.get("sizeLimitInBytes", SIZE_BYTES_DEFAULT) // _MB
     (shortest, longest), (least, most) = INTERVAL_S, (bound // _MB for bound in SIZE_BYTES)
+    time_help = f"{shortest} to {longest}"
+    size_help, size_mb = f"{least} to {most}; whichever is first closes a file", (least, most)
     return [
-        ui.number(
-            visit,
-            *("Time window (s)", "interval_s", seconds),
-            least=shortest,
-            most=longest,
-            help_=f"{shortest} to {longest}",
-        ),
-        ui.number(
-            visit,
-            *("Size window (MB)", "size_mb", megabytes),
-            least=least,
-            most=most,
-            help_=f"{least} to {most}; whichever is first closes a file",
-        ),
+        ui.number(visit, "Time window (s)", "interval_s", seconds, INTERVAL_S, help_=time_help),
+        ui.number(visit, "Size window (MB)", "size_mb", megabytes, size_mb, help_=size_help),
     ]
 
 
@@ -247,7 +220,7 @@ def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, A
             "A file would be called ",
             el("code", example, data_name=True),
             "; up to ",
-            el("strong", format_integer(files), data_files=True),
+            el("strong", files, data_files=True),
             " files a day by the time window alone.",
             data_capture_preview=True,
             data_namespace=visit.namespace,
@@ -258,7 +231,7 @@ def _name_fields(visit: PageRequest, hub: EventHubResource, capture: dict[str, A
 
 
 async def save(visit: PageRequest) -> Response:
-    hub = await visit.hub()
+    hub = visit.words["hub"]
     enabled, destination = visit.text("enabled") == "yes", visit.text("destination")
     if enabled and not destination:
         raise ArgumentError("Capture needs a destination: none is configured.")
@@ -278,13 +251,6 @@ async def save(visit: PageRequest) -> Response:
                 "archiveNameFormat": visit.text("name_format"),
             },
         }
-    await visit.act(lambda client: client.put_hub(visit.namespace, hub.name, capture=description))
+    await visit.act(lambda client: client.put_hub(visit.namespace, hub, capture=description))
     word = "on" if enabled else "off"
-    raise ActionCompleted(visit.link("hubs", hub.name, "capture"), f"Saved: Capture is {word}.")
-
-
-ROUTES = (
-    PageRoute("GET", "/capture", capture_list),
-    PageRoute("GET", "/hubs/{hub}/capture", hub_capture),
-    PageRoute("POST", "/hubs/{hub}/capture", save, PortalRole.OPERATOR),
-)
+    raise ActionCompleted(visit.hub_link("capture"), f"Saved: Capture is {word}.")

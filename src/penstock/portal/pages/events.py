@@ -14,29 +14,16 @@ from penstock.formats import body_view
 from penstock.formats.body_view import escape_invisible
 from penstock.formats.event_view import EventView
 from penstock.formats.filters import compile_filter, format_value, text_filter
-from penstock.formats.positions import StartKind
-from penstock.formats.quantities import format_integer, format_size, format_time
+from penstock.formats.positions import StartKind, StartPosition
+from penstock.formats.quantities import format_size, format_time
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal import components as ui
+from penstock.portal import responses
 from penstock.portal.event_browser import EventPage, EventSource, EventTest
-from penstock.portal.event_query import (
-    COUNT_MAX,
-    EARLIEST,
-    LATEST,
-    EventQuery,
-    format_numbers,
-    parse_query,
-)
+from penstock.portal.event_query import COUNT_MAX, EventQuery, format_numbers, parse_query
 from penstock.portal.html import Html, el, path
 from penstock.portal.layout import page
-from penstock.portal.page_request import PageRequest, PageRoute
-from penstock.portal.responses import (
-    DOWNLOAD_FORMATS,
-    ServerSentEvents,
-    attachment_headers,
-    download_response,
-    encode_server_sent_event,
-)
+from penstock.portal.page_request import PageRequest
 
 _FROM = {
     "latest": "the end (the last ones)",
@@ -56,7 +43,6 @@ _KINDS = {
     StartKind.TIME: "time",
 }
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
-_NOTHING = EventPage([], {}, {})
 
 
 class _ExplorerQuery(msgspec.Struct, frozen=True):
@@ -72,7 +58,7 @@ class _ExplorerQuery(msgspec.Struct, frozen=True):
         """A search reads everything unless the address says where to start."""
         if not self.query.is_backwards:
             return self.query
-        return msgspec.structs.replace(self.query, start=EARLIEST.start)
+        return msgspec.structs.replace(self.query, start=StartPosition(StartKind.EARLIEST))
 
 
 async def _parse_address(visit: PageRequest) -> _ExplorerQuery:
@@ -109,8 +95,7 @@ def compile_search(text: str, expression: str) -> EventTest | None:
 
 
 async def explorer(visit: PageRequest) -> Response:
-    problem, shown_page = "", _NOTHING
-    hub = await visit.hub()
+    problem, shown_page = "", EventPage([], {}, {})
     try:
         parsed = await _parse_address(visit)
         if parsed.is_match is None:
@@ -118,28 +103,22 @@ async def explorer(visit: PageRequest) -> Response:
             shown_page = await browser.page(parsed.source, parsed.query, parsed.count)
     except PenstockError as error:
         problem = str(error)
-    rows = [_build_row(visit, hub.name, event) for event in shown_page.events]
-    shown = ui.table(_HEADS, rows, empty="No events here.", numbers=(1, 4))
+    rows = [_build_row(visit, event) for event in shown_page.events]
+    table = ui.table(rows, empty="No events here.", numbers=("Sequence", "Size"))
     return await page(
         visit,
-        "Events",
-        ui.card("", _form(visit, hub.partition_count)),
+        ui.card("", _form(visit, (await visit.hub()).partition_count)),
         ui.error_box(problem) if problem else None,
         ui.card(
             "",
-            _bar(visit, hub.name, shown_page),
-            el("div", shown, id="results", data_heads=json.dumps(_HEADS)),
-            _downloads(visit, hub.name),
+            _bar(visit, shown_page),
+            el("div", table, id="results", data_heads=json.dumps(_HEADS)),
+            _downloads(visit),
         ),
-        hub=hub.name,
-        tab="events",
     )
 
 
-def _form(visit: PageRequest, partition_count: int) -> Html:
-    partitions = {"": "all partitions"} | {
-        str(index): f"partition {index}" for index in range(partition_count)
-    }
+def _form(visit: PageRequest, count: int) -> Html:
     query = visit.query
     position = query.get("from", "")
     chosen, at = position or "latest", query.get("at", "")
@@ -153,17 +132,16 @@ def _form(visit: PageRequest, partition_count: int) -> Html:
         fixed = {"placeholder": placeholder, "autocomplete": "off"}
         return ui.field(visit, label, name, value, **fixed, **attributes)
 
-    count = query.get("count", _COUNT)
     return el(
         "form",
         ui.hidden("namespace", query["namespace"]) if "namespace" in query else None,
-        ui.select(visit, "Partition", "partition", partitions, query.get("partition", "")),
+        ui.partition_select(visit, count, "all partitions", query.get("partition", "")),
         ui.select(visit, "From", "from", _FROM, chosen),
         text_field("At", "at", "2026-01-31T12:00, -15min"),
         text_field("Until", "until", "the end; or as At"),
         text_field("Find text", "find", "in body, key, properties"),
         text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
-        ui.number(visit, "How many", "count", count, least=1, most=COUNT_MAX),
+        ui.number(visit, "How many", "count", query.get("count", _COUNT), (1, COUNT_MAX)),
         ui.submit("Show"),
         method="get",
         action=path("hubs", visit.words["hub"], "events"),
@@ -181,14 +159,14 @@ def _guess_start(visit: PageRequest, text: str) -> str:
     return _KINDS.get(query.start.kind, "latest")
 
 
-def _bar(visit: PageRequest, hub: str, shown_page: EventPage) -> Html:
-    stream = visit.link("hubs", hub, "events", "stream")
+def _bar(visit: PageRequest, shown_page: EventPage) -> Html:
     same = {name: visit.query.get(name) or None for name in ("partition", "count", "until")}
     turns = (("← Older", "before", shown_page.older), ("Newer →", "after", shown_page.newer))
     links = []
     for text, kind, numbers in turns:
-        to = visit.link("hubs", hub, "events", **same, from_=kind, at=format_numbers(numbers))
+        to = visit.page_link(**same, from_=kind, at=format_numbers(numbers))
         links.append(el("a", text, href=to, class_="button") if numbers else None)
+    stream = visit.hub_link("events", "stream")
     return el(
         "div",
         el("button", "Live tail", type="button", data_tail=stream, id="tail"),
@@ -199,34 +177,27 @@ def _bar(visit: PageRequest, hub: str, shown_page: EventPage) -> Html:
     )
 
 
-def _downloads(visit: PageRequest, hub: str) -> Html:
+def _downloads(visit: PageRequest) -> Html:
     same = {k: v for k, v in visit.query.items() if k not in ("format", "namespace")}
-    links = [
-        el(
-            "a",
-            label,
-            href=visit.link("hubs", hub, "events", "download", **{**same, "format": key}),
-            class_="button small",
-            data_download=key,
-        )
-        for key, label in DOWNLOAD_FORMATS.items()
-    ]
+    links = []
+    for key, label in responses.DOWNLOAD_FORMATS.items():
+        to = visit.hub_link("events", "download", **{**same, "format": key})
+        links.append(el("a", label, href=to, class_="button small", data_download=key))
     return el("p", "Download these events: ", *links, class_="row")
 
 
-def _build_row(visit: PageRequest, hub: str, event: EventView) -> tuple[object, ...]:
-    texts = _row_texts(event)
-    return (
-        texts[0],
-        el("a", texts[1], href=_event_link(visit, hub, event)),
-        *texts[2:5],
-        el("span", texts[5] or "–", class_="clip"),
-        el("span", texts[6] or "–", class_="clip mono"),
-    )
+def _build_row(visit: PageRequest, event: EventView) -> dict[str, object]:
+    cells: dict[str, object] = dict(zip(_HEADS, _row_texts(event), strict=True))
+    return cells | {
+        "Sequence": el("a", cells["Sequence"], href=_event_link(visit, event)),
+        "Properties": el("span", cells["Properties"] or "–", class_="clip"),
+        "Body": el("span", cells["Body"] or "–", class_="clip mono"),
+    }
 
 
-def _event_link(visit: PageRequest, hub: str, event: EventView) -> str:
-    return visit.link("hubs", hub, "events", event.partition, str(event.sequence_number))
+def _event_link(visit: PageRequest, event: EventView, *more: str, **query: object) -> str:
+    number = str(event.sequence_number)
+    return visit.hub_link("events", event.partition, number, *more, **query)
 
 
 def _row_texts(event: EventView) -> tuple[str, ...]:
@@ -259,46 +230,33 @@ def _pairs(event: EventView, attribute: str) -> list[tuple[str, str]]:
 
 
 async def event_page(visit: PageRequest) -> Response:
-    hub = await visit.hub()
     event = await _read_event(visit)
     content, note = event.read_body(body_view.UNPACKED_MAX)
     view = visit.query.get("as", "")
     view = view if view in body_view.VIEWS else body_view.best_view(content)
-    here = ("hubs", hub.name, "events", event.partition, str(event.sequence_number))
-    views = [
-        el(
-            "a",
-            label,
-            href=visit.link(*here, as_=key),
-            aria_current="true" if key == view else None,
-        )
-        for key, label in body_view.VIEWS.items()
-    ]
-    download = el("a", "Download", href=visit.link(*here, "body"), class_="button small")
+    views = []
+    for key, label in body_view.VIEWS.items():
+        to = _event_link(visit, event, as_=key)
+        views.append(el("a", label, href=to, aria_current=key == view and "true"))
+    to = _event_link(visit, event, "body")
+    download = el("a", "Download", href=to, class_="button small")
     shown_as = el("nav", *views, class_="ranges", aria_label="Shown as")
-    address = str(visit.request.base_url).rstrip("/") + visit.link(*here)
+    address = str(visit.request.base_url).rstrip("/") + _event_link(visit, event)
+    properties = _pairs_table(event, "properties", "It has no properties.")
+    cards = (ui.card("Event", _event_facts(event)), ui.card("Properties", properties))
     return await page(
         visit,
-        f"Event {event.partition}/{event.sequence_number}",
-        _neighbors(visit, hub.name, event),
-        el(
-            "div",
-            ui.card("Event", _event_facts(event)),
-            ui.card(
-                "Properties", _pairs_table(_pairs(event, "properties"), "It has no properties.")
-            ),
-            class_="columns",
-        ),
+        _neighbors(visit, event),
+        el("div", *cards, class_="columns"),
         ui.card(
             "Body",
             el("p", note) if note else None,
             el("pre", body_view.format_body(content, view), class_="body-view", id="body"),
             aside=el("div", shown_as, download, class_="row"),
         ),
-        ui.card("System properties", _pairs_table(_pairs(event, "annotations"), "None.")),
+        ui.card("System properties", _pairs_table(event, "annotations", "None.")),
         ui.card("Link to this event", ui.code(address)),
-        hub=hub.name,
-        tab="events",
+        title=f"Event {event.partition}/{event.sequence_number}",
     )
 
 
@@ -318,45 +276,43 @@ async def _read_event(visit: PageRequest) -> EventView:
     return event
 
 
-def _neighbors(visit: PageRequest, hub: str, event: EventView) -> Html:
+def _neighbors(visit: PageRequest, event: EventView) -> Html:
     sequence, partition = event.sequence_number, event.partition
-    base = ("hubs", hub, "events")
+    previous = visit.hub_link("events", partition, str(sequence - 1)) if sequence > 0 else None
     links = {
-        "← Previous": visit.link(*base, partition, str(sequence - 1)) if sequence > 0 else None,
-        "Next →": visit.link(*base, partition, str(sequence + 1)),
-        "In the list": visit.link(*base, partition=partition, from_="sequence", at=sequence),
+        "← Previous": previous,
+        "Next →": visit.hub_link("events", partition, str(sequence + 1)),
+        "In the list": visit.hub_link("events", partition=partition, from_="sequence", at=sequence),
     }
     shown = [el("a", text, href=to, class_="button small") for text, to in links.items() if to]
     return el("p", *shown, class_="row")
 
 
 def _event_facts(event: EventView) -> Html:
-    pairs: list[tuple[str, object]] = [
+    size, fields = len(event.body), dict(_pairs(event, "fields"))
+    names = [n for n in ("content-type", "message-id", "correlation-id") if n in fields]
+    return ui.facts(
         ("Partition", event.partition),
-        ("Sequence number", format_integer(event.sequence_number)),
+        ("Sequence number", event.sequence_number),
         ("Offset", event.offset),
         ("Stored (UTC)", _format_stored(event)),
         ("Partition key", event.partition_key or ""),
-        ("Size", f"{format_size(len(event.body))} ({format_integer(len(event.body))} bytes)"),
+        ("Size", f"{format_size(size)} ({size:,} bytes)"),
         ("Body type", event.body_type),
-    ]
-    fields = dict(_pairs(event, "fields"))
-    names = ("content-type", "message-id", "correlation-id")
-    shown = [(name.replace("-", " ").capitalize(), name) for name in names if name in fields]
-    return ui.facts([*pairs, *((label, fields[name]) for label, name in shown)])
+        *((name.replace("-", " ").capitalize(), fields[name]) for name in names),
+    )
 
 
-def _pairs_table(pairs: list[tuple[str, str]], empty: str) -> Html:
-    rows = [(ui.mono(name), ui.mono(value)) for name, value in pairs]
-    return ui.table(("Name", "Value"), rows, empty=empty)
+def _pairs_table(event: EventView, attribute: str, empty: str) -> Html:
+    pairs = _pairs(event, attribute)
+    rows = [{"Name": ui.mono(name), "Value": ui.mono(value)} for name, value in pairs]
+    return ui.table(rows, empty=empty)
 
 
 async def event_body(visit: PageRequest) -> Response:
     event = await _read_event(visit)
     name = f"event-{event.partition}-{event.sequence_number}.bin"
-    return Response(
-        event.body, media_type="application/octet-stream", headers=attachment_headers(name)
-    )
+    return responses.attachment(name, event.body, "application/octet-stream")
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -366,28 +322,26 @@ async def stream(visit: PageRequest) -> Response:
     """Server-sent events: rows as lists of texts, which the script shows as text."""
     follow = visit.query.get("follow") == "1"
     parsed = await _parse_address(visit)
-    query = LATEST if follow else parsed.search_query
-    search = visit.portal.events.stream(parsed.source, query, parsed.is_match, follow=follow)
-    hub = parsed.source.hub
+    query = None if follow else parsed.search_query
+    search = visit.portal.events.stream(parsed.source, query, parsed.is_match)
 
     async def lines() -> AsyncGenerator[bytes, None]:
         async with aclosing(search) as steps:
-            yield encode_server_sent_event("begun", {})
+            yield responses.encode_server_sent_event("begun", {})
             try:
                 async for step in steps:
                     rows = [
-                        [
-                            _event_link(visit, hub, event),
-                            *map(escape_invisible, _row_texts(event)),
-                        ]
+                        [_event_link(visit, event), *map(escape_invisible, _row_texts(event))]
                         for event in step.events
                     ]
                     data = {"rows": rows, "scanned": step.scanned}
-                    yield encode_server_sent_event("over" if step.is_over else "rows", data)
+                    yield responses.encode_server_sent_event(
+                        "over" if step.is_over else "rows", data
+                    )
             except PenstockError as error:
-                yield encode_server_sent_event("failed", {"text": str(error)})
+                yield responses.encode_server_sent_event("failed", {"text": str(error)})
 
-    return ServerSentEvents(lines())
+    return responses.ServerSentEvents(lines())
 
 
 async def download(visit: PageRequest) -> Response:
@@ -398,13 +352,4 @@ async def download(visit: PageRequest) -> Response:
         events = (await browser.page(source, parsed.query, parsed.count)).events
     else:
         events = await browser.search(source, parsed.search_query, parsed.is_match)
-    return download_response(events, source.hub, visit.query.get("format", ""))
-
-
-ROUTES = (
-    PageRoute("GET", "/hubs/{hub}/events", explorer),
-    PageRoute("GET", "/hubs/{hub}/events/stream", stream),
-    PageRoute("GET", "/hubs/{hub}/events/download", download),
-    PageRoute("GET", "/hubs/{hub}/events/{partition}/{number}", event_page),
-    PageRoute("GET", "/hubs/{hub}/events/{partition}/{number}/body", event_body),
-)
+    return responses.download_response(events, source.hub, visit.query.get("format", ""))

@@ -11,29 +11,28 @@ from penstock.formats.quantities import (
     format_age,
     format_count,
     format_duration,
-    format_integer,
     format_plural,
     format_size,
 )
+from penstock.management.client import ConsumerGroupResource, ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.users import PortalRole
+from penstock.portal.page_request import ActionCompleted, PageRequest
 
-DEFAULT = "$Default"
-_HEADS = (
-    "Partition", "Last sequence", "Checkpoint", "Behind (events)", "Behind (time)",
-    "Behind (size)", "Owner", "Epoch", "Readers", "Last seen",
-)  # fmt: skip
+_NUMBERS = (
+    *("Last sequence", "Checkpoint", "Behind (events)", "Behind (time)", "Behind (size)"),
+    *("Epoch", "Readers", "Last seen"),
+)
 
 
 async def group_list(visit: PageRequest) -> Response:
-    hub = await visit.hub()
-    groups = await visit.backend.groups(visit.namespace, hub.name)
-    series = await ui.history(visit, hub.name, ("lag_events",))
+    namespace, hub = visit.namespace, visit.words["hub"]
+    groups = await visit.backend.read(ManagementClient.groups, namespace, hub)
+    series = await ui.history(visit, hub, ("lag_events",))
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in await visit.backend.lag(visit.namespace, hub.name):
+    for row in await visit.backend.read(ManagementClient.lag, namespace, hub):
         by_group[row["group"]].append(row)
     lag_chart = ui.chart(
         series,
@@ -42,25 +41,19 @@ async def group_list(visit: PageRequest) -> Response:
         "events, by consumer group",
         empty="No group has a checkpoint here or a reader connected.",
     )
-    cards = [
-        _group_card(visit, hub.name, group.name, group.user_metadata, by_group[group.name])
-        for group in groups
-    ]
     return await page(
         visit,
-        "Consumer groups",
         ui.live_element("lag-chart", lag_chart, tag="section"),
-        *cards,
-        _create_form(visit, hub.name) if visit.may(PortalRole.OPERATOR) else None,
-        hub=hub.name,
-        tab="groups",
-        aside=ui.ranges(visit, "hubs", hub.name, "groups"),
+        *(_group_card(visit, group, by_group[group.name]) for group in groups),
+        _create_form(visit) if visit.may(AdminRole.OPERATOR) else None,
+        aside=ui.ranges(visit),
     )
 
 
 def _group_card(
-    visit: PageRequest, hub: str, name: str, metadata: str, rows: list[dict[str, Any]]
+    visit: PageRequest, group: ConsumerGroupResource, rows: list[dict[str, Any]]
 ) -> Html:
+    name, metadata = group.name, group.user_metadata
     key = "".join(c if c.isalnum() else "-" for c in name)
     behind = [row["lag_events"] for row in rows if row["lag_events"] is not None]
     late = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
@@ -70,47 +63,46 @@ def _group_card(
     head = ui.tiles(
         ui.tile("Behind", format_count(sum(behind)) if behind else "–", "events"),
         ui.tile("Oldest waiting", format_duration(max(late, default=None)), "since it was stored"),
-        ui.tile("Readers", format_integer(readers), format_plural(len(owners), "owner")),
+        ui.tile("Readers", readers, format_plural(len(owners), "owner")),
     )
     now_ms = visit.portal.clock.now_ms()
     cells = [
-        (
-            row["partition"],
-            format_integer(
-                row["last_sequence_number"] if row["last_sequence_number"] >= 0 else None
-            ),
-            format_integer(row["checkpoint_sequence_number"]),
-            format_integer(row["lag_events"]),
-            format_duration(row["lag_seconds"]),
-            format_size(row["lag_bytes"]),
-            row["owner"] or "",
-            "" if row["epoch"] is None else str(row["epoch"]),
-            format_integer(row["readers"]),
-            format_age(row["last_seen_ms"], now_ms),
-        )
+        {
+            "Partition": row["partition"],
+            "Last sequence": ui.sequence_number(row["last_sequence_number"]),
+            "Checkpoint": row["checkpoint_sequence_number"],
+            "Behind (events)": row["lag_events"],
+            "Behind (time)": format_duration(row["lag_seconds"]),
+            "Behind (size)": format_size(row["lag_bytes"]),
+            "Owner": row["owner"],
+            "Epoch": "" if row["epoch"] is None else str(row["epoch"]),
+            "Readers": row["readers"],
+            "Last seen": format_age(row["last_seen_ms"], now_ms),
+        }
         for row in rows
     ]
-    shown = ui.table(_HEADS, cells, empty="No partitions.", numbers=(1, 2, 3, 4, 5, 7, 8, 9))
+    table = ui.table(cells, empty="No partitions.", numbers=_NUMBERS)
     return ui.card(
         name,
         el("p", metadata) if metadata else None,
-        ui.live_element(f"group-{key}", head, shown),
-        _acts(visit, hub, name, rows) if visit.may(PortalRole.OPERATOR) else None,
+        ui.live_element(f"group-{key}", head, table),
+        _acts(visit, name, rows) if visit.may(AdminRole.OPERATOR) else None,
         aside=state,
         id_=f"group-{key}",
     )
 
 
-def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -> Html:
+def _acts(visit: PageRequest, name: str, rows: list[dict[str, Any]]) -> Html:
     partitions = {"": "all partitions"} | {row["partition"]: row["partition"] for row in rows}
     note = (
         "Checkpoints that the service keeps are moved; a group that reads is refused, unless "
         "forced."
     )
+    loss = "Its checkpoints go with it; its readers are cut off."
     positions = "earliest, latest, a sequence number, or a time (UTC)"
     seek = ui.form(
         visit,
-        visit.link("hubs", hub, "groups", name, "seek"),
+        visit.hub_link("groups", name, "seek"),
         el("p", note),
         ui.field(visit, "To", "to", "earliest", required=True, help_=positions),
         ui.select(visit, "Partition", "partition", partitions),
@@ -118,24 +110,17 @@ def _acts(visit: PageRequest, hub: str, name: str, rows: list[dict[str, Any]]) -
         ui.submit("Move", None, name="dry_run", value=""),
         ui.submit("Move by force", None, name="force", value="yes"),
     )
-    delete = ui.delete_box(
-        visit,
-        visit.link("hubs", hub, "groups", name, "delete"),
-        "consumer group",
-        name,
-        "Its checkpoints go with it; its readers are cut off.",
-    )
-    return el(
-        "div",
-        el("details", el("summary", "Move its checkpoints…"), seek),
-        None if name == DEFAULT else delete,
-    )
+    move = el("details", el("summary", "Move its checkpoints…"), seek)
+    if name == "$Default":
+        return el("div", move)
+    to = visit.hub_link("groups", name, "delete")
+    return el("div", move, ui.delete_box(visit, to, "consumer group", name, loss))
 
 
-def _create_form(visit: PageRequest, hub: str) -> Html:
+def _create_form(visit: PageRequest) -> Html:
     create = ui.form(
         visit,
-        visit.link("hubs", hub, "groups"),
+        visit.hub_link("groups"),
         ui.name_field(visit, maxlength=50),
         ui.field(visit, "User metadata", "metadata", maxlength=1024),
         ui.submit("Create consumer group"),
@@ -150,7 +135,7 @@ async def create(visit: PageRequest) -> Response:
         lambda client: client.put_group(visit.namespace, hub, name, user_metadata=metadata)
     )
     text = f"The consumer group '{name}' is there."
-    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
+    raise ActionCompleted(visit.hub_link("groups"), text)
 
 
 async def delete(visit: PageRequest) -> Response:
@@ -158,40 +143,25 @@ async def delete(visit: PageRequest) -> Response:
     visit.check_typed(name)
     await visit.act(lambda client: client.delete_group(visit.namespace, hub, name))
     text = f"The consumer group '{name}' is deleted."
-    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
+    raise ActionCompleted(visit.hub_link("groups"), text)
 
 
 async def seek(visit: PageRequest) -> Response:
     name, hub = visit.words["group"], visit.words["hub"]
-    dry_run = visit.text("dry_run") == "yes"
+    to, partition = visit.text("to"), visit.text("partition") or None
+    dry_run, force = visit.text("dry_run") == "yes", visit.text("force") == "yes"
     moved = await visit.act(
-        lambda client: client.seek(
-            visit.namespace,
-            hub,
-            name,
-            visit.text("to"),
-            partition=visit.text("partition") or None,
-            dry_run=dry_run,
-            force=visit.text("force") == "yes",
-        )
+        lambda client: client.seek(visit.namespace, hub, name, to, partition, dry_run, force)
     )
     parts = [
-        f"partition {each['partition']}: {_format_optional(each['from_sequence_number'])} → "
-        f"{_format_optional(each['to_sequence_number'])}"
+        f"partition {each['partition']}: {_format_number(each['from_sequence_number'])} → "
+        f"{_format_number(each['to_sequence_number'])}"
         for each in moved[:32]
     ]
     word = "It would be moved" if dry_run else "Moved"
     text = f"{word} ({name}): {'; '.join(parts) or 'nothing'}."
-    raise ActionCompleted(visit.link("hubs", hub, "groups"), text)
+    raise ActionCompleted(visit.hub_link("groups"), text)
 
 
-def _format_optional(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "none" if value is None else str(value)
-
-
-ROUTES = (
-    PageRoute("GET", "/hubs/{hub}/groups", group_list),
-    PageRoute("POST", "/hubs/{hub}/groups", create, PortalRole.OPERATOR),
-    PageRoute("POST", "/hubs/{hub}/groups/{group}/delete", delete, PortalRole.OPERATOR),
-    PageRoute("POST", "/hubs/{hub}/groups/{group}/seek", seek, PortalRole.OPERATOR),
-)

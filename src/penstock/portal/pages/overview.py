@@ -7,13 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from penstock.formats.quantities import format_count, format_integer, format_plural, format_size
+from penstock.formats.quantities import format_count, format_plural, format_size
+from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.management.resources import EventHubResource, NamespaceResource
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.page_request import PageRequest, PageRoute
-from penstock.portal.users import PortalRole
+from penstock.portal.page_request import PageRequest
 
 CHARTED = (
     *("incoming_messages", "outgoing_messages", "incoming_bytes", "outgoing_bytes"),
@@ -26,14 +27,13 @@ _LOOKED_AT = 5
 
 async def overview(visit: PageRequest) -> Response:
     if not visit.namespace:
-        return await page(visit, "Overview", ui.card("", el("p", "There is no namespace yet.")))
+        return await page(visit, ui.card("", el("p", "There is no namespace yet.")))
     hubs = await visit.visible_hubs()
     now = await lately(visit, None)
     series = await ui.history(visit, None, CHARTED)
     more = format_plural(len(hubs) - HUBS_SHOWN, "event hub") if len(hubs) > HUBS_SHOWN else ""
     return await page(
         visit,
-        "Overview",
         await _first_steps(visit, hubs, now),
         ui.live_element("tiles", await _tiles(visit, hubs, now)),
         ui.live_element("charts", traffic_charts(series), tag="section"),
@@ -42,21 +42,13 @@ async def overview(visit: PageRequest) -> Response:
             ui.live_element("hubs", await hub_table(visit, hubs[:HUBS_SHOWN])),
             el("p", el("a", f"and {more} more", href=visit.link("hubs"))) if more else None,
         ),
-        active="",
-        aside=ui.ranges(visit, ""),
+        aside=ui.ranges(visit),
     )
 
 
 async def lately(visit: PageRequest, hub: str | None) -> dict[str, Any]:
     """The numbers of the last minute, in the smallest steps (of ten seconds)."""
-    namespace, now_ms = visit.namespace, visit.portal.clock.now_ms()
-    return await visit.backend.get_shared(
-        ("lately", namespace, hub),
-        lambda client: client.metric_history(
-            namespace, hub, since_ms=now_ms - _LATELY_MS, until_ms=now_ms, points=10
-        ),
-        ttl_ms=4_000,
-    )
+    return await visit.backend.history(visit.namespace, hub, (), _LATELY_MS)
 
 
 def rate(now: dict[str, Any], name: str) -> float | None:
@@ -79,18 +71,18 @@ def traffic_tile(now: dict[str, Any], way: str, *, has_bytes: bool = False) -> H
 
 def throttled_tile(now: dict[str, Any]) -> Html:
     count = sum(value or 0 for value in now["values"].get("throttled_requests", []))
-    tone = "bad" if count else "good"
-    return ui.tile("Throttled", format_integer(count), "in the last minute", tone=tone)
+    return ui.tile("Throttled", count, "in the last minute", tone="bad" if count else "good")
 
 
 async def current_namespace(visit: PageRequest) -> NamespaceResource:
-    return next(each for each in await visit.backend.namespaces() if each.name == visit.namespace)
+    namespaces = await visit.backend.read(ManagementClient.namespaces)
+    return next(each for each in namespaces if each.name == visit.namespace)
 
 
 async def _tiles(visit: PageRequest, hubs: list[EventHubResource], now: dict[str, Any]) -> Html:
     namespace = await current_namespace(visit)
-    units = "unlimited" if namespace.unlimited else format_integer(namespace.capacity)
     stored, count = format_size(newest(now, "size_bytes")), format_plural(len(hubs), "event hub")
+    units = "unlimited" if namespace.unlimited else namespace.capacity
     return ui.tiles(
         await _health(visit),
         traffic_tile(now, "in", has_bytes=True),
@@ -98,9 +90,7 @@ async def _tiles(visit: PageRequest, hubs: list[EventHubResource], now: dict[str
         throttled_tile(now),
         ui.tile("Furthest behind", format_count(newest(now, "lag_events")), "events"),
         ui.tile("Stored", stored, f"in {count}"),
-        ui.tile(
-            "Connections", format_integer(newest(now, "active_connections")), "AMQP, of clients"
-        ),
+        ui.tile("Connections", newest(now, "active_connections"), "AMQP, of clients"),
         ui.tile("Throughput units", units, namespace.sku.name),
     )
 
@@ -143,30 +133,27 @@ def traffic_charts(series: dict[str, Any]) -> Html:
 async def hub_table(visit: PageRequest, hubs: list[EventHubResource]) -> Html:
     """Of a few: two numbers are asked for each, and the service answers so many a second."""
     assert len(hubs) <= HUBS_SHOWN
-    found = await asyncio.gather(*(lately(visit, hub.name) for hub in hubs))
-    groups_of = await asyncio.gather(
-        *(visit.backend.groups(visit.namespace, hub.name) for hub in hubs)
-    )
-    rows = []
-    for hub, now, groups in zip(hubs, found, groups_of, strict=True):
-        captured = bool(hub.capture and hub.capture.get("enabled"))
-        rows.append(
-            (
-                el("a", hub.name, href=visit.link("hubs", hub.name)),
-                ui.badge(hub.status, "good" if hub.status == "Active" else "warn"),
-                format_integer(hub.partition_count),
-                format_size(newest(now, "size_bytes")),
-                f"{format_count(rate(now, 'incoming_messages'))}/s",
-                f"{format_count(rate(now, 'outgoing_messages'))}/s",
-                format_integer(len(groups)),
-                f"{hub.retention_hours} h",
-                ui.badge("on", "good") if captured else "off",
-            )
-        )
-    heads = ("Name", "State", "Partitions", "Stored", "In", "Out", "Groups", "Retention", "Capture")
-    return ui.table(
-        heads, rows, empty="No event hub yet: create the first.", numbers=(2, 3, 4, 5, 6, 7)
-    )
+    rows = await asyncio.gather(*(_hub_row(visit, hub) for hub in hubs))
+    empty = "No event hub yet: create the first."
+    numbers = ("Partitions", "Stored", "In", "Out", "Groups", "Retention")
+    return ui.table(rows, empty=empty, numbers=numbers)
+
+
+async def _hub_row(visit: PageRequest, hub: EventHubResource) -> dict[str, object]:
+    now = await lately(visit, hub.name)
+    groups = await visit.backend.read(ManagementClient.groups, visit.namespace, hub.name)
+    is_captured = bool(hub.capture and hub.capture.get("enabled"))
+    return {
+        "Name": el("a", hub.name, href=visit.link("hubs", hub.name)),
+        "State": ui.badge(hub.status, "good" if hub.status == "Active" else "warn"),
+        "Partitions": hub.partition_count,
+        "Stored": format_size(newest(now, "size_bytes")),
+        "In": f"{format_count(rate(now, 'incoming_messages'))}/s",
+        "Out": f"{format_count(rate(now, 'outgoing_messages'))}/s",
+        "Groups": len(groups),
+        "Retention": f"{hub.retention_hours} h",
+        "Capture": ui.badge("on", "good") if is_captured else "off",
+    }
 
 
 async def _first_steps(
@@ -176,7 +163,9 @@ async def _first_steps(
     if newest(now, "size_bytes"):
         return None
     for hub in hubs[:_LOOKED_AT]:  # no number was noted yet: the service has just begun
-        partitions = await visit.backend.partitions(visit.namespace, hub.name)
+        partitions = await visit.backend.read(
+            ManagementClient.partitions, visit.namespace, hub.name
+        )
         if any(each["last_sequence"] >= 0 for each in partitions):
             return None
     steps: list[tuple[object, ...]] = [("Create an event hub.",)]
@@ -190,10 +179,7 @@ async def _first_steps(
             (keys, " for your SDK; snippets are beside it. Or ", send, "."),
             (watch, "."),
         ]
-    elif visit.may(PortalRole.OPERATOR):
+    elif visit.may(AdminRole.OPERATOR):
         steps = [(el("a", "Create an event hub", href=visit.link("hubs") + "#create"),)]
     items = [el("li", el("div", *parts)) for parts in steps]
     return ui.card("First steps", el("ol", *items, class_="steps"), id_="first-steps")
-
-
-ROUTES = (PageRoute("GET", "/", overview),)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from string import Template
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -9,18 +14,19 @@ from starlette.responses import Response
 from penstock.auth.sas import sign
 from penstock.client import parse_connection_string
 from penstock.formats.quantities import format_moment
+from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.management.resources import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.entities import Secret
 from penstock.model.errors import ArgumentError
 from penstock.portal import components as ui
-from penstock.portal import sdk_snippets
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.users import PortalRole
+from penstock.portal.page_request import ActionCompleted, PageRequest
 
 RIGHTS = ("Send", "Listen", "Manage")
+_SNIPPETS = Path(__file__).parents[1] / "snippets"
 _ANY_HUB = "YOUR-EVENT-HUB"  # in snippets
 _LIVES = {"1": "1 hour", "24": "1 day", "168": "1 week", "720": "30 days", "8760": "1 year"}
 
@@ -29,128 +35,117 @@ async def policy_list(
     visit: PageRequest, keys: AccessKeys | None = None, token: Html | None = None
 ) -> Response:
     """With the keys of one policy, or a new token."""
-    namespace, hub = visit.namespace, _hub_in_path(visit)
-    rules = await visit.backend.get_shared(
-        ("rules", namespace, hub), lambda client: client.rules(namespace, hub)
-    )
+    namespace, hub = visit.namespace, visit.words.get("hub")
+    rules = await visit.backend.read(ManagementClient.rules, namespace, hub)
     scope = f"Of the namespace {namespace}; an event hub has its own beside them."
     none = "This event hub has no policies of its own; the namespace's apply."
     forms = None
-    if visit.may(PortalRole.ADMIN):
-        token_form = _token_form(visit, hub, [rule.name for rule in rules]) if rules else None
+    if visit.may(AdminRole.ADMIN):
+        token_form = _token_form(visit, [rule.name for rule in rules]) if rules else None
         forms = el("div", _create_form(visit), token_form, class_="columns")
     return await page(
         visit,
-        "Access policies",
         el("p", scope) if hub is None else None,
         token,
         *(_rule_card(visit, rule, keys) for rule in rules),
         None if rules else el("p", none, class_="empty"),
         forms,
-        active="policies",
-        hub=hub,
-        tab="policies",
     )
-
-
-def _hub_in_path(visit: PageRequest) -> str | None:
-    return visit.words.get("hub")
-
-
-def _link(visit: PageRequest, *segments: str) -> str:
-    hub = _hub_in_path(visit)
-    base = ("policies",) if hub is None else ("hubs", hub, "policies")
-    return visit.link(*base, *segments)
 
 
 def _rule_card(
     visit: PageRequest, rule: AuthorizationRuleResource, keys: AccessKeys | None
 ) -> Html:
-    rights = [ui.badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
-    shown: Html | None = None
-    if visit.may(PortalRole.ADMIN):
-        is_open = keys is not None and keys.key_name.casefold() == rule.name.casefold()
-        shown = _keys(visit, keys) if is_open and keys is not None else _acts(visit, rule)
-    return ui.card(
-        rule.name, shown, aside=el("span", *rights, class_="row"), id_=f"policy-{rule.name}"
-    )
+    badges = [ui.badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
+    rights = el("span", *badges, class_="row")
+    content: Html | None = None
+    if keys is not None and keys.key_name.casefold() == rule.name.casefold():
+        content = _keys(visit, keys)
+    elif visit.may(AdminRole.ADMIN):
+        content = _acts(visit, rule)
+    return ui.card(rule.name, content, aside=rights, id_=f"policy-{rule.name}")
 
 
 def _acts(visit: PageRequest, rule: AuthorizationRuleResource) -> Html:
-    show = ui.form(
-        visit,
-        _link(visit, rule.name, "keys"),
-        ui.submit("Show connection strings"),
-        el("small", "This look is written into the audit log."),
-        class_="inline",
-    )
-    if rule.name == names.ROOT_RULE and _hub_in_path(visit) is None:
+    link = partial(visit.hub_link, "policies", rule.name)
+    note = el("small", "This look is written into the audit log.")
+    button = ui.submit("Show connection strings")
+    show = ui.form(visit, link("keys"), button, note, class_="inline")
+    if rule.name == names.ROOT_RULE and "hub" not in visit.words:
         return show
-    to, loss = _link(visit, rule.name, "delete"), "Clients that use it are cut off at once."
-    rights = (_link(visit, rule.name, "rights"), _rights(rule.rights), ui.submit("Save rights"))
-    return el(
-        "div",
-        show,
-        el("details", el("summary", "Change its rights…"), ui.form(visit, *rights)),
-        ui.delete_box(visit, to, "policy", rule.name, loss),
-    )
+    rights = ui.form(visit, link("rights"), _rights(rule.rights), ui.submit("Save rights"))
+    loss = "Clients that use it are cut off at once."
+    delete = ui.delete_box(visit, link("delete"), "policy", rule.name, loss)
+    return el("div", show, el("details", el("summary", "Change its rights…"), rights), delete)
 
 
 def _keys(visit: PageRequest, keys: AccessKeys) -> Html:
-    to, string = _link(visit, keys.key_name, "regenerate"), keys.primary_connection_string
-    hub, ca_file = _hub_in_path(visit) or _ANY_HUB, visit.portal.settings.ca_file or ""
+    string, hub = keys.primary_connection_string, visit.words.get("hub", _ANY_HUB)
     shown = (
         ("Primary connection string", string),
         ("Secondary connection string", keys.secondary_connection_string),
         ("Primary key", keys.primary_key),
         ("Secondary key", keys.secondary_key),
     )
-    renew = [
-        ui.action_button(
-            visit, to, f"Regenerate {word.lower()} key", ui.hidden("which", f"{word}Key")
-        )
-        for word in ("Primary", "Secondary")
-    ]
+    to = visit.hub_link("policies", keys.key_name, "regenerate")
+    renew = []
+    for word in ("primary", "secondary"):
+        which = ui.hidden("which", f"{word.capitalize()}Key")
+        renew.append(ui.action_button(visit, to, f"Regenerate {word} key", which))
     return el(
         "div",
         *((el("h3", title), ui.code(text)) for title, text in shown),
         el("div", *renew, class_="row"),
         el("h3", "Snippets"),
-        *_snippets(sdk_snippets.with_connection_string(string, hub, ca_file)),
+        *_snippets(visit, "connection_string.txt", string=string, hub=hub),
     )
 
 
-def _snippets(snippets: sdk_snippets.Snippets) -> list[Html]:
-    return [el("details", el("summary", label), ui.code(text)) for label, text in snippets]
+def _snippets(visit: PageRequest, file: str, **values: str) -> list[Html]:
+    """Ready programs for each SDK: a line `== LABEL` of the file begins one, `$name` is filled
+    in."""
+    if ca_file := visit.portal.settings.ca_file:
+        values |= {
+            "python_ca": f', connection_verify="{ca_file}"',
+            "javascript_ca": f"// NODE_EXTRA_CA_CERTS={ca_file} node send.mjs\n",
+            "spark_ca": f'\n    .option("tls.caFile", "{ca_file}")',
+            "curl_ca": f" --cacert {ca_file}",
+        }
+    _, *parts = re.split(r"^== (.+)\n", (_SNIPPETS / file).read_text(), flags=re.MULTILINE)
+    filled = defaultdict(str, values)  # without a CA file its parts are empty
+    return [
+        _snippet(label, Template(text).substitute(filled))
+        for label, text in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def _snippet(label: str, text: str) -> Html:
+    return el("details", el("summary", label), ui.code(text))
 
 
 def _rights(chosen: list[str]) -> Html:
-    boxes = [
-        el("input", type="checkbox", name=f"right_{right}", value="yes", checked=right in chosen)
-        for right in RIGHTS
+    labels = [
+        el("label", ui.checkbox(f"right_{right}", right in chosen), right) for right in RIGHTS
     ]
-    return el(
-        "fieldset",
-        el("legend", "Rights"),
-        *(el("label", box, right) for box, right in zip(boxes, RIGHTS, strict=True)),
-        el("small", "Manage includes Send and Listen."),
-    )
+    note = el("small", "Manage includes Send and Listen.")
+    return el("fieldset", el("legend", "Rights"), *labels, note)
 
 
 def _create_form(visit: PageRequest) -> Html:
     fields = (ui.name_field(visit, maxlength=50), _rights(["Listen"]), ui.submit("Create policy"))
-    return ui.card("Create a policy", ui.form(visit, _link(visit), *fields), id_="create")
+    form = ui.form(visit, visit.hub_link("policies"), *fields)
+    return ui.card("Create a policy", form, id_="create")
 
 
-def _token_form(visit: PageRequest, hub: str | None, rules: list[str]) -> Html:
+def _token_form(visit: PageRequest, rules: list[str]) -> Html:
     policies = {rule: rule for rule in rules}
-    hub_field = ui.hidden("hub", hub)
-    if hub is None:
-        hub_field = ui.field(visit, "Event hub", "hub", help_="empty: the whole namespace")
+    hub_field = ui.field(visit, "Event hub", "hub", help_="empty: the whole namespace")
+    if "hub" in visit.words:
+        hub_field = ui.hidden("hub", visit.words["hub"])
     publisher_help = "optional: it may publish under this name alone"
     token = ui.form(
         visit,
-        _link(visit, "-", "token"),
+        visit.hub_link("policies", "-", "token"),
         ui.select(visit, "Signed by the policy", "policy", policies, wide=True),
         hub_field,
         ui.field(visit, "Publisher", "publisher", help_=publisher_help),
@@ -181,16 +176,16 @@ async def change(visit: PageRequest) -> Response:
 
 
 async def _put_rule(visit: PageRequest, name: str, text: str) -> Response:
-    hub, rights = _hub_in_path(visit), _selected_rights(visit)
+    hub, rights = visit.words.get("hub"), _selected_rights(visit)
     await visit.act(lambda client: client.put_rule(visit.namespace, hub, name, rights))
-    raise ActionCompleted(_link(visit), text)
+    raise ActionCompleted(visit.hub_link("policies"), text)
 
 
 async def delete(visit: PageRequest) -> Response:
-    hub, name = _hub_in_path(visit), visit.words["rule"]
+    hub, name = visit.words.get("hub"), visit.words["rule"]
     visit.check_typed(name)
     await visit.act(lambda client: client.delete_rule(visit.namespace, hub, name))
-    raise ActionCompleted(_link(visit), f"The policy '{name}' is deleted.")
+    raise ActionCompleted(visit.hub_link("policies"), f"The policy '{name}' is deleted.")
 
 
 async def show_keys(visit: PageRequest) -> Response:
@@ -199,63 +194,48 @@ async def show_keys(visit: PageRequest) -> Response:
 
 
 async def _read_keys(visit: PageRequest, name: str) -> AccessKeys:
-    hub = _hub_in_path(visit)
-    return await visit.backend.ask(
-        visit.session, lambda client: client.keys(visit.namespace, hub, name)
-    )
+    hub = visit.words.get("hub")
+    return await visit.act(lambda client: client.keys(visit.namespace, hub, name))
 
 
 async def regenerate(visit: PageRequest) -> Response:
-    hub, name, which = _hub_in_path(visit), visit.words["rule"], visit.form.get("which", "")
+    hub, name, which = visit.words.get("hub"), visit.words["rule"], visit.form.get("which", "")
     keys = await visit.act(lambda client: client.regenerate(visit.namespace, hub, name, which))
     return await policy_list(visit, keys)
 
 
 async def make_token(visit: PageRequest) -> Response:
     """Signed with the policy's primary key, which only administrators may look at."""
-    hub, publisher = visit.text("hub") or None, visit.text("publisher") or None
+    hub, publisher = visit.text("hub"), visit.text("publisher")
     hours = visit.form.get("hours", "1")
     if hours not in _LIVES:
         raise ArgumentError("A token is good for 1 hour to 1 year.")
-    if publisher is not None and hub is None:
+    if publisher and not hub:
         raise ArgumentError("A publisher is one of an event hub: name the hub too.")
-    if publisher is not None:
-        names.publisher_name(publisher)
-    if hub is not None:
-        await visit.backend.hub(visit.namespace, hub)
-    keys = await _read_keys(visit, visit.form.get("policy", ""))
-    endpoint = parse_connection_string(keys.primary_connection_string)
-    parts = [quote(hub, safe="/")] if hub else []
     if publisher:
-        parts += ["publishers", quote(publisher, safe="")]
-    resource = f"sb://{endpoint.host}/{'/'.join(parts)}"
+        names.publisher_name(publisher)
+    if hub:
+        await visit.hub(hub)
+    keys = await _read_keys(visit, visit.form.get("policy", ""))
+    host = parse_connection_string(keys.primary_connection_string).host
+    resource = f"sb://{host}/{quote(hub, safe='/')}"
+    path = hub or _ANY_HUB
+    if publisher:
+        resource += f"/publishers/{quote(publisher, safe='')}"
+        path += f"/publishers/{publisher}"
     expires_s = visit.portal.clock.now_ms() // 1000 + int(hours) * 3600
     token = sign(resource, keys.key_name, Secret(keys.primary_key), expires_s=expires_s)
-    snippets = sdk_snippets.with_token(
-        token,
-        endpoint=keys.primary_connection_string.partition(";")[0],
-        https=visit.portal.settings.https_url or f"https://{endpoint.host}:8443",
-        hub=hub or _ANY_HUB,
-        publisher=publisher,
-        ca_file=visit.portal.settings.ca_file or "",
-    )
+    endpoint = keys.primary_connection_string.partition(";")[0]
+    string = f"{endpoint};SharedAccessSignature={token}"
+    url = f"{visit.portal.settings.https_url or f'https://{host}:8443'}/{path}"
+    values = {"string": string, "hub": hub or _ANY_HUB, "token": token, "url": url}
     until = format_moment(expires_s * 1000)
-    about = ui.facts([("For", resource), ("Policy", keys.key_name), ("Good until (UTC)", until)])
-    shown = ui.card("Token", ui.code(token), about, *_snippets(snippets), id_="made-token")
-    return await policy_list(visit, token=shown)
-
-
-def _routes(prefix: str) -> tuple[PageRoute, ...]:
-    rule = prefix + "/{rule}"
-    return (
-        PageRoute("GET", prefix, policy_list),
-        PageRoute("POST", prefix, create, PortalRole.ADMIN),
-        PageRoute("POST", f"{prefix}/-/token", make_token, PortalRole.ADMIN),
-        PageRoute("POST", f"{rule}/keys", show_keys, PortalRole.ADMIN),
-        PageRoute("POST", f"{rule}/regenerate", regenerate, PortalRole.ADMIN),
-        PageRoute("POST", f"{rule}/rights", change, PortalRole.ADMIN),
-        PageRoute("POST", f"{rule}/delete", delete, PortalRole.ADMIN),
+    card = ui.card(
+        "Token",
+        ui.code(token),
+        ui.facts(("For", resource), ("Policy", keys.key_name), ("Good until (UTC)", until)),
+        *_snippets(visit, "token.txt", **values),
+        _snippet("Connection string", string),
+        id_="made-token",
     )
-
-
-ROUTES = (*_routes("/policies"), *_routes("/hubs/{hub}/policies"))
+    return await policy_list(visit, token=card)

@@ -7,29 +7,24 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
-from penstock.formats.quantities import (
-    format_count,
-    format_integer,
-    format_moment,
-    format_plural,
-    format_size,
-)
+from penstock.formats.quantities import format_count, format_moment, format_plural, format_size
+from penstock.management.client import ManagementClient
+from penstock.management.permissions import AdminRole
 from penstock.management.resources import NamespaceResource
 from penstock.model import limits
 from penstock.model.errors import ArgumentError
 from penstock.model.quotas import UNITS_TEXT
-from penstock.model.usage import PriceList, Usage
+from penstock.model.usage import HOUR_MS, PriceList, Usage, hour_of
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
+from penstock.portal.page_request import ActionCompleted, PageRequest
 from penstock.portal.pages.overview import current_namespace, lately, rate, throttled_tile
-from penstock.portal.users import PortalRole
 
 _KINDS = {"throughput-units": "throughput units", "partitions": "partitions of an event hub"}
-_HOUR_MS = 3_600_000
 _HOURS_A_MONTH = 730  # as Azure reckons
 _HOURS_SHOWN = 48
 _CHARTED = (
@@ -48,29 +43,24 @@ async def scale(visit: PageRequest) -> Response:
     namespace = await current_namespace(visit)
     now = await lately(visit, None)
     series = await ui.history(visit, None, _CHARTED)
-    now_ms = visit.portal.clock.now_ms()
-    since_ms = now_ms - 31 * 24 * _HOUR_MS
-    usage = await visit.backend.get_shared(
-        "usage", lambda client: client.usage(since_ms=since_ms), ttl_ms=20_000
-    )
+    since_ms = hour_of(visit.portal.clock.now_ms()) - 31 * 24 * HOUR_MS
+    usage = await visit.backend.read(ManagementClient.usage, since_ms=since_ms)
     mine = [row for row in usage if row["namespace"].casefold() == namespace.name.casefold()]
     return await page(
         visit,
-        "Scale",
         ui.live_element("usage", _tiles(namespace, now)),
-        _units_form(visit, namespace) if visit.may(PortalRole.OPERATOR) else None,
+        _units_form(visit, namespace) if visit.may(AdminRole.OPERATOR) else None,
         ui.live_element("charts", _charts(series), tag="section"),
         ui.card("Bill", ui.live_element("bill", *_bill(visit, mine))),
         ui.card("Ledger, the last hours (UTC)", ui.live_element("ledger", _ledger(mine))),
         await _grants(visit),
-        active="scale",
-        aside=ui.ranges(visit, "scale"),
+        aside=ui.ranges(visit),
     )
 
 
 def _tiles(namespace: NamespaceResource, now: dict[str, Any]) -> Html:
     units = namespace.capacity
-    shown = [ui.tile("Units", format_integer(units), namespace.sku.name)]
+    shown = [ui.tile("Units", units, namespace.sku.name)]
     if namespace.unlimited:
         shown = [ui.tile("Units", "unlimited", "counted, not enforced")]
     for label, metric, allowance, text in _ALLOWANCES:
@@ -90,23 +80,18 @@ def _units_form(visit: PageRequest, namespace: NamespaceResource) -> Html:
     value = visit.form_value("units", namespace.capacity)
     most = limits.THROUGHPUT_UNITS_MAX
     slider = el("input", id="f-units", name="units", type="range", min=1, max=most, value=value)
+    units = ("Units ", el("strong", value, data_shows="f-units"))
     maximum = namespace.maximum_units
     maximum_help = "0: off. Units are raised when they are used up, and never lowered."
     exact_help = UNITS_TEXT + "; beyond 20 a grant is needed"
     fields = (
-        el(
-            "div",
-            el("label", "Units ", el("strong", value, data_shows="f-units"), for_="f-units"),
-            slider,
-            el("small", "each 1 MB/s or 1000 events/s in, and 2 MB/s out"),
-            class_="field",
-        ),
-        ui.number(visit, "Or exactly", "exact_units", least=1, help_=exact_help),
-        ui.number(visit, "Auto-inflate up to", "maximum", maximum, least=0, help_=maximum_help),
+        ui.labeled(units, "units", slider, "each 1 MB/s or 1000 events/s in, and 2 MB/s out"),
+        ui.number(visit, "Or exactly", "exact_units", "", (1, None), help_=exact_help),
+        ui.number(visit, "Auto-inflate up to", "maximum", maximum, (0, None), help_=maximum_help),
         ui.check("Unlimited", "unlimited", namespace.unlimited, help_="counted, not enforced"),
         ui.submit("Save"),
     )
-    return ui.card("Throughput units", ui.form(visit, visit.link("scale"), *fields))
+    return ui.card("Throughput units", ui.form(visit, visit.page_link(), *fields))
 
 
 def _charts(series: dict[str, Any]) -> Html:
@@ -145,9 +130,9 @@ def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
     hours, units = format_plural(len(rows), "hour"), format_plural(units_now, "unit")
     events = sum(row["ingress_events"] for row in rows)
     shown = [
-        ui.tile("Unit hours this month", format_integer(unit_hours), f"in {hours}"),
+        ui.tile("Unit hours this month", unit_hours, f"in {hours}"),
         ui.tile("Events this month", format_count(events), "in steps of 64 KB"),
-        ui.tile("Unit hours, forecast", format_integer(forecast), f"a month, at {units}"),
+        ui.tile("Unit hours, forecast", forecast, f"a month, at {units}"),
     ]
     prices = visit.portal.settings.prices
     note = "Prices are not configured: a [prices] table of the configuration turns this into money."
@@ -165,8 +150,7 @@ def _bill(visit: PageRequest, usage: list[dict[str, Any]]) -> list[Html]:
 
 def _sum_cost(prices: PriceList, rows: list[dict[str, Any]]) -> Decimal:
     """The cost of the hours in `rows`."""
-    hours = [{name: row[name] for name in Usage.__struct_fields__ if name in row} for row in rows]
-    return sum((prices.cost(Usage(**hour)) for hour in hours), Decimal(0))
+    return sum((prices.cost(hour) for hour in msgspec.convert(rows, list[Usage])), Decimal(0))
 
 
 def _money(amount: Decimal, currency: str) -> str:
@@ -178,60 +162,56 @@ def _ledger(usage: list[dict[str, Any]]) -> Html:
     for row in usage:
         hours[row["hour_ms"]].append(row)
 
-    def cells(hour_ms: int) -> tuple[str, ...]:
-        sums = {
-            name: sum(row[name] for row in hours[hour_ms])
-            for name in ("ingress_events", "ingress_bytes", "egress_bytes", "capture_hours")
-        }
-        return (
-            format_moment(hour_ms)[:16],
-            format_integer(max(row["units"] for row in hours[hour_ms])),
-            format_integer(sums["ingress_events"]),
-            format_size(sums["ingress_bytes"]),
-            format_size(sums["egress_bytes"]),
-            format_integer(sums["capture_hours"]),
-        )
+    def total(hour_ms: int, name: str) -> int:
+        return sum(row[name] for row in hours[hour_ms])
 
-    rows = [cells(hour_ms) for hour_ms in sorted(hours, reverse=True)[:_HOURS_SHOWN]]
-    heads = ("Hour", "Units", "Events in", "In", "Out", "Capture hours")
-    return ui.table(heads, rows, empty="Nothing was metered yet.", numbers=(1, 2, 3, 4, 5))
+    rows = [
+        {
+            "Hour": format_moment(hour_ms)[:16],
+            "Units": max(row["units"] for row in hours[hour_ms]),
+            "Events in": total(hour_ms, "ingress_events"),
+            "In": format_size(total(hour_ms, "ingress_bytes")),
+            "Out": format_size(total(hour_ms, "egress_bytes")),
+            "Capture hours": total(hour_ms, "capture_hours"),
+        }
+        for hour_ms in sorted(hours, reverse=True)[:_HOURS_SHOWN]
+    ]
+    numbers = ("Units", "Events in", "In", "Out", "Capture hours")
+    return ui.table(rows, empty="Nothing was metered yet.", numbers=numbers)
 
 
 # --- grants ---------------------------------------------------------------------------------------
 
 
 async def _grants(visit: PageRequest) -> Html:
-    namespace = visit.namespace
-    found = await visit.backend.get_shared(
-        ("grants", namespace), lambda client: client.grants(namespace), ttl_ms=10_000
-    )
-    is_admin = visit.may(PortalRole.ADMIN)
-    to = visit.link("scale", "withdraw")
+    is_admin = visit.may(AdminRole.ADMIN)
+
+    def withdraw_button(kind: str) -> Html:
+        to = visit.link("scale", "withdraw")
+        return ui.action_button(visit, to, "Withdraw", ui.hidden("kind", kind))
+
     rows = [
-        (
-            _KINDS.get(each["kind"], each["kind"]),
-            format_integer(each["value"]),
-            each["granted_by"],
-            format_moment(each["granted_ms"]),
-            each.get("note", ""),
-            ui.action_button(visit, to, "Withdraw", ui.hidden("kind", each["kind"]))
-            if is_admin
-            else "",
-        )
-        for each in found
+        {
+            "What": _KINDS.get(each["kind"], each["kind"]),
+            "Up to": each["value"],
+            "By": each["granted_by"],
+            "When (UTC)": format_moment(each["granted_ms"]),
+            "Note": each.get("note"),
+            "": withdraw_button(each["kind"]) if is_admin else "",
+        }
+        for each in await visit.backend.read(ManagementClient.grants, visit.namespace)
     ]
-    heads = ("What", "Up to", "By", "When (UTC)", "Note", "")
     grant_form = ui.form(
         visit,
         visit.link("scale", "grant"),
         ui.select(visit, "What", "kind", _KINDS),
-        ui.number(visit, "Up to", "value", least=1, required=True),
+        ui.number(visit, "Up to", "value", "", (1, None), required=True),
         ui.field(visit, "Reason", "note", maxlength=limits.GRANT_NOTE_MAX, required=True),
         ui.submit("Grant"),
     )
     return ui.card(
         "Grants beyond the common limits",
-        ui.table(heads, rows, empty="None was given.", numbers=(1,)),
+        ui.table(rows, empty="None was given.", numbers=("Up to",)),
         grant_form if is_admin else None,
     )
 
@@ -243,12 +223,10 @@ async def save(visit: PageRequest) -> Response:
     unlimited = visit.text("unlimited") == "yes"
     units = visit.integer("exact_units" if visit.text("exact_units") else "units", "Units")
     maximum = visit.integer("maximum", "Auto-inflate") if visit.text("maximum") else 0
+    enforced = None if unlimited else units
     await visit.act(
         lambda client: client.put_namespace(
-            visit.namespace,
-            units=None if unlimited else units,
-            unlimited=unlimited,
-            maximum_units=maximum,
+            visit.namespace, units=enforced, unlimited=unlimited, maximum_units=maximum
         )
     )
     text = "unlimited" if unlimited else f"{units}"
@@ -266,11 +244,3 @@ async def grant(visit: PageRequest) -> Response:
 async def withdraw(visit: PageRequest) -> Response:
     await visit.act(lambda client: client.withdraw(visit.namespace, visit.text("kind")))
     raise ActionCompleted(visit.link("scale"), "The grant is withdrawn.")
-
-
-ROUTES = (
-    PageRoute("GET", "/scale", scale),
-    PageRoute("POST", "/scale", save, PortalRole.OPERATOR),
-    PageRoute("POST", "/scale/grant", grant, PortalRole.ADMIN),
-    PageRoute("POST", "/scale/withdraw", withdraw, PortalRole.ADMIN),
-)

@@ -8,6 +8,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from starlette.responses import Response
 
@@ -16,8 +17,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
 from penstock.portal import components as ui
 from penstock.portal.layout import page
-from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute
-from penstock.portal.users import PortalRole
+from penstock.portal.page_request import ActionCompleted, PageRequest
 
 REPEAT_MAX = 10_000
 _INTERVAL_MS_MAX = 60_000
@@ -32,36 +32,26 @@ _SAMPLES = {
 
 
 async def send_page(visit: PageRequest) -> Response:
-    hub = await visit.hub()
-    partitions = {"": "by key, or in turn"} | {
-        str(index): f"partition {index}" for index in range(hub.partition_count)
-    }
+    count = (await visit.hub()).partition_count
     body, body_help = '{"message": "hello"}', "{n} becomes the event's number, from 1 on"
     properties_help = "one a line, name=value; or a JSON object, whose numbers stay numbers"
     repeat_help, interval_help = f"up to {REPEAT_MAX}", "0: as fast as it goes"
+    interval_ms = (0, _INTERVAL_MS_MAX)
     fields = (
         ui.area(visit, "Body", "body", body, rows=6, help_=body_help),
         ui.select(visit, "Or sample data", "sample", _SAMPLES),
         ui.field(visit, "Content type", "content_type", placeholder="application/json"),
         ui.field(visit, "Partition key", "partition_key", maxlength=128),
-        ui.select(visit, "Partition", "partition", partitions),
+        ui.partition_select(visit, count, "by key, or in turn"),
         ui.area(visit, "Properties", "properties", rows=3, help_=properties_help),
-        ui.number(visit, "Repeat", "repeat", 1, least=1, most=REPEAT_MAX, help_=repeat_help),
-        ui.number(
-            visit,
-            *("Every (ms)", "interval", 0),
-            least=0,
-            most=_INTERVAL_MS_MAX,
-            help_=interval_help,
-        ),
+        ui.number(visit, "Repeat", "repeat", 1, (1, REPEAT_MAX), help_=repeat_help),
+        ui.number(visit, "Every (ms)", "interval", 0, interval_ms, help_=interval_help),
         ui.submit("Send"),
     )
-    content = ui.form(visit, visit.link("hubs", hub.name, "send"), *fields)
-    return await page(visit, "Send", ui.card("Send events", content), hub=hub.name, tab="send")
+    return await page(visit, ui.card("Send events", ui.form(visit, visit.page_link(), *fields)))
 
 
 async def send(visit: PageRequest) -> Response:
-    hub = await visit.hub()
     values = visit.form = {"repeat": "1", "interval": "0"} | visit.form
     repeat = visit.integer("repeat", "Repeat", 1, REPEAT_MAX)
     interval_ms = visit.integer("interval", "Every", 0, _INTERVAL_MS_MAX)
@@ -72,33 +62,31 @@ async def send(visit: PageRequest) -> Response:
         )
     events = itertools.islice(_events(values, visit.portal.clock), repeat)
     key, partition = values.get("partition_key") or None, values.get("partition") or None
+    target: dict[str, Any] = {"partition_id": partition, "partition_key": key}
     if key is not None and partition is not None:
         raise ArgumentError("A partition key and a partition exclude each other.")
-    async with visit.portal.events.producer(visit.namespace, hub.name) as producer:
+    async with visit.portal.events.producer(visit.namespace, visit.words["hub"]) as producer:
         if interval_ms:
             for index, event in enumerate(events):
                 if index:
                     await asyncio.sleep(interval_ms / 1000)
-                await producer.send_event(event, partition_id=partition, partition_key=key)
+                await producer.send_event(event, **target)
         else:
-            await _send_batches(producer, events, partition, key)
-    to = visit.link("hubs", hub.name, "events", partition=partition, from_="latest")
+            await _send_batches(producer, events, target)
+    to = visit.hub_link("events", partition=partition, from_="latest")
     raise ActionCompleted(to, f"{repeat} {'event is' if repeat == 1 else 'events are'} stored.")
 
 
 async def _send_batches(
-    producer: EventHubProducerClient,
-    events: Iterator[EventData],
-    partition: str | None,
-    key: str | None,
+    producer: EventHubProducerClient, events: Iterator[EventData], target: dict[str, Any]
 ) -> None:
-    batch = await producer.create_batch(partition_id=partition, partition_key=key)
+    batch = await producer.create_batch(**target)
     for event in events:
         if batch.try_add(event):
             continue
         if len(batch):
             await producer.send_batch(batch)
-            batch = await producer.create_batch(partition_id=partition, partition_key=key)
+            batch = await producer.create_batch(**target)
             if batch.try_add(event):
                 continue
         raise ArgumentError("The event is larger than the service takes.")
@@ -166,9 +154,3 @@ def _sample(kind: str, number: int, clock: Clock) -> str:
             "at": at,
         }
     return json.dumps(record)
-
-
-ROUTES = (
-    PageRoute("GET", "/hubs/{hub}/send", send_page, PortalRole.OPERATOR),
-    PageRoute("POST", "/hubs/{hub}/send", send, PortalRole.OPERATOR),
-)

@@ -9,7 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.server.portal import app
-from penstock.portal.users import PortalRole, read_users, verify_password
+from penstock.management.permissions import AdminRole
+from penstock.portal.users import read_users, verify_password
 
 
 def _run(*words: str, given: str) -> tuple[int, str]:
@@ -24,7 +25,7 @@ def test_line_is_one_that_signs_in() -> None:
     text = f"[users]\n{line}"
     assert list(tomllib.loads(text)["users"]) == ["alice"]
     user = read_users(text, "users.toml")["alice"]
-    assert user.role is PortalRole.OPERATOR
+    assert user.role is AdminRole.OPERATOR
     assert verify_password("correct horse", user.password)
 
 
