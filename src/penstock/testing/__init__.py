@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.model.clock import ManualClock as ManualClock
-    from penstock.testing.fault_board import InjectedFault as InjectedFault
     from penstock.testing.faults import Faults as Faults
+    from penstock.testing.faults import InjectedFault as InjectedFault
     from penstock.testing.in_process_broker import InProcessBroker as InProcessBroker
     from penstock.testing.in_process_broker import broker as broker
     from penstock.testing.published_events import PublishedEvent as PublishedEvent
@@ -21,7 +21,7 @@ _MODULES = {
     "ManualClock": "penstock.model.clock",
     "InProcessBroker": "penstock.testing.in_process_broker",
     "broker": "penstock.testing.in_process_broker",
-    "InjectedFault": "penstock.testing.fault_board",
+    "InjectedFault": "penstock.testing.faults",
     "Faults": "penstock.testing.faults",
     "PublishedEvent": "penstock.testing.published_events",
 }

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from penstock.io.event_loop import new_event_loop
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
-from penstock.testing.fault_board import WAIT_S, FaultBoard
-from penstock.testing.faults import Faults
+from penstock.testing.faults import WAIT_S, FaultBoard, Faults
 from penstock.testing.published_events import PublishedEvent
 from penstock.testing.wiring import BrokerOptions, InProcessService
 
@@ -81,7 +80,7 @@ class InProcessBroker:
         self.faults = Faults(self._board)
 
     def __repr__(self) -> str:  # connection strings hold keys
-        where = self._service.amqp if self._service is not None else "not running"
+        where = self.amqp if self._service is not None else "not running"
         return f"<penstock.testing.broker {where}>"
 
     def start(self) -> InProcessBroker:
@@ -129,13 +128,13 @@ class InProcessBroker:
     @property
     def amqp(self) -> str:
         """host:port of plain TCP."""
-        return self._require_service().amqp
+        return self._require_service().address("amqp")
 
     @property
     def amqps(self) -> str:
         """host:port of TLS; the port opens on first use. The Python SDK takes no port from a TLS
         connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
-        return self._await(self._require_service().amqps())
+        return self._await(self._require_service().open_tls("amqps"))
 
     @property
     def connection_string(self) -> str:
@@ -145,8 +144,9 @@ class InProcessBroker:
 
     @property
     def emulator_connection_string(self) -> str:
-        service = self._require_service()
-        return f"Endpoint=sb://{service.amqp};{service.key};UseDevelopmentEmulator=true;"
+        return (
+            f"Endpoint=sb://{self.amqp};{self._require_service().key};UseDevelopmentEmulator=true;"
+        )
 
     @property
     def tls_connection_string(self) -> str:
@@ -156,7 +156,8 @@ class InProcessBroker:
     @property
     def https_url(self) -> str:
         """For REST publishing, AMQP over WebSocket and checkpoints; the port opens on first use."""
-        return f"https://{self._await(self._require_service().https())}"
+        address = self._await(self._require_service().open_tls("https"))
+        return f"https://{address}"
 
     @property
     def ca_file(self) -> str:
@@ -214,7 +215,7 @@ class InProcessBroker:
         def advance_clock(service: InProcessService) -> None:
             clock.advance(time // timedelta(milliseconds=1))
             service.broker.enforce_retention()
-            service.recheck_tokens()
+            self._board.recheck_tokens()
 
         self._run(advance_clock)
 
@@ -247,7 +248,6 @@ class InProcessBroker:
         except BaseException as error:  # noqa: BLE001 - passed to the thread that waits
             started.set_exception(error)
             return
-        self.faults.attach(service.server, service.recheck_tokens)
         self._service = service
         started.set_result(None)
         await self._stopping.wait()
