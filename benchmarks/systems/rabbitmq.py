@@ -145,8 +145,9 @@ class RabbitQueue:
         payload = _DURABLE + data_section(b"x" * size)
         opened = [await self._connect() for _ in range(connections)]
         senders = [await each.sender(f"/amq/queue/{_QUEUE}") for each in opened]
-        publishers = [LoadProducer(sender, load, payload=payload) for sender in senders]
-        result = await run_producers(publishers, load)
+        result = LoadResult()
+        publishers = [LoadProducer(sender, load, result, payload=payload) for sender in senders]
+        await run_producers(publishers, load, result)
         for connection in opened:
             await connection.close()
         return result

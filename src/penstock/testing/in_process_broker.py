@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.io.event_loop import new_event_loop
+from penstock.io.event_loop import EventLoopThread
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
 from penstock.testing.faults import WAIT_S, FaultBoard, Faults
@@ -70,12 +69,8 @@ class InProcessBroker:
     def __init__(self, options: BrokerOptions, *, tls: bool) -> None:
         self._options = options
         self._is_tls = tls
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: EventLoopThread | None = None
         self._service: InProcessService | None = None
-        self._stopping: asyncio.Event | None = None
-        self._is_stop_requested = False
-        self._stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._board = FaultBoard(lambda work: self._run(lambda _: work()))
         self.faults = Faults(self._board)
 
@@ -96,9 +91,8 @@ class InProcessBroker:
     def stop(self) -> None:
         """Return when no thread, no socket and no file (except below `data`) is left. Connections
         of clients are closed. May be called again."""
-        self._request_stop()
         if self._thread is not None:
-            self._thread.join(_DEADLINE_S)
+            self._thread.close(_DEADLINE_S)
 
     __enter__ = start
 
@@ -221,27 +215,15 @@ class InProcessBroker:
 
     # --- the broker's thread --------------------------------------------------------------------
 
-    def _launch(self) -> concurrent.futures.Future[None]:
+    def _launch(self) -> Future[None]:
         if self._thread is not None:
             raise RuntimeError("This broker was started before: call broker() for another one.")
-        started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._run_thread, args=(started,), name="penstock-broker", daemon=True
-        )
-        self._thread.start()
+        started: Future[None] = Future()
+        self._thread = EventLoopThread("penstock-broker")
+        self._thread.submit(self._serve(started))
         return started
 
-    def _run_thread(self, started: concurrent.futures.Future[None]) -> None:
-        try:
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(self._serve(started))
-        finally:
-            self._stopped.set_result(None)
-
-    async def _serve(self, started: concurrent.futures.Future[None]) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        if self._is_stop_requested:  # before there was an event to set
-            self._stopping.set()
+    async def _serve(self, started: Future[None]) -> None:
         try:
             service = InProcessService(self._options, self._board)
             await service.start()
@@ -250,25 +232,17 @@ class InProcessBroker:
             return
         self._service = service
         started.set_result(None)
-        await self._stopping.wait()
-        self._service = None
-        await service.stop()
-
-    def _request_stop(self) -> None:
-        self._is_stop_requested = True
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(stopping.set)
-            except RuntimeError:  # closed just now: another call has stopped it
-                return
+        try:
+            await asyncio.Event().wait()  # until the thread stops, which cancels this
+        finally:
+            self._service = None
+            await service.stop()
 
     async def _stop_async(self) -> None:
         """The caller's loop keeps running, so that clients on it can close their connections."""
-        self._request_stop()
         if self._thread is not None:
-            await asyncio.shield(asyncio.wrap_future(self._stopped))
-            self._thread.join(_DEADLINE_S)  # it has nothing left to do
+            await asyncio.shield(asyncio.wrap_future(self._thread.stop()))
+            self._thread.close(_DEADLINE_S)  # it has nothing left to do
 
     def _require_service(self) -> InProcessService:
         if self._service is None:
@@ -287,9 +261,9 @@ class InProcessBroker:
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result(_DEADLINE_S)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        assert self._loop is not None  # set before the service
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        assert self._thread is not None  # set before the service
+        return self._thread.submit(work)
 
 
 def _names(value: Sequence[str]) -> Sequence[str]:
