@@ -67,25 +67,10 @@ class ServerCheckpointStore:
     def keep_only(self, existing: Collection[tuple[str, str]]) -> None:
         """Forget all groups but these (hub id, name). If the disk fails now, the next start of the
         service does it again."""
-        keys = {_group_key(*group) for group in existing}
-        self._forget(self._stored_keys() - keys)
-
-    def forget_hub(self, hub_id: str) -> None:
-        """Forget every group of a hub that was deleted."""
-        self._forget(key for key in self._stored_keys() if key.eventhub_name == hub_id)
-
-    def forget_group(self, hub_id: str, group: str) -> None:
-        """Forget a group that was deleted."""
-        self._forget(self._stored_keys() & {_group_key(hub_id, group)})
-
-    def _stored_keys(self) -> set[GroupNames]:
-        """Groups with committed records, or with records that are still to be written."""
+        # Groups with committed records, or with records that are still to be written.
         pending = [*self._in_flight, *(write for write, _ in self._waiting)]
-        keys = {write.key for write in pending if not write.forget}
-        return {*self._records, *keys}
-
-    def _forget(self, keys: Iterable[GroupNames]) -> None:
-        for key in keys:
+        stored = {*self._records, *(write.key for write in pending if not write.forget)}
+        for key in stored - {_group_key(*group) for group in existing}:
             self._records.pop(key, None)
             self._enqueue(CheckpointWrite(key, forget=True))
 

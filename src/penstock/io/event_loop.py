@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -25,7 +25,13 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 class EventLoopThread:
     """An event loop on a daemon thread of its own. Any thread may call the methods."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        serve: Callable[[asyncio.Event], Coroutine[Any, Any, object]] = asyncio.Event.wait,
+    ) -> None:
+        """`serve` runs until its argument is set, and then ends what it started."""
+        self._serve = serve
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
         self._ended: Future[None] = Future()
@@ -37,7 +43,8 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> Future[None]:
-        """Cancel all tasks. The future is done when they have ended. May be called again."""
+        """End `serve`, then cancel other tasks. The future is done when all have ended. May be
+        called again."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._stopping.set)
         return self._ended
@@ -50,6 +57,6 @@ class EventLoopThread:
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._stopping.wait())  # leaving the block cancels the other tasks
+                runner.run(self._serve(self._stopping))
         finally:
             self._ended.set_result(None)

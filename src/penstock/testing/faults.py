@@ -26,6 +26,7 @@ from penstock.model.errors import AuthFailed, PenstockError
 from penstock.model.names import fold_name
 
 Side = Literal["send", "receive", "both"]
+EndLink = Callable[[AmqpConnection, Link], None]
 
 WAIT_S = 30.0  # the default timeout of a test's wait
 _DETACHED = "The service ended this link (a fault that the test asked for)."
@@ -42,7 +43,7 @@ class FaultKind(Enum):
     EXPIRY = "expire_token"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class InjectedFault:
     """One fault. It strikes `times` times, or until it is canceled.
 
@@ -57,7 +58,7 @@ class InjectedFault:
     delay_s: float = 0.0
     after: int = 0  # events that pass before each strike
     acknowledges: bool = True
-    end_link: Callable[[AmqpConnection, Link], None] | None = None  # of DETACH and DROP
+    end_link: EndLink | None = None  # of DETACH and DROP
     count: int = 0
     """How often it struck."""
 
@@ -215,19 +216,14 @@ class Faults:
         """The next `times` publications (None: all) are refused as throttled ones are:
         `com.microsoft:server-busy` over AMQP, 503 with Retry-After over HTTPS. Nothing of them is
         stored."""
-        return self._arm(
-            InjectedFault(board=self._board, kind=FaultKind.BUSY, times=times, hub=hub)
-        )
+        return self._arm(InjectedFault(self._board, FaultKind.BUSY, times, hub))
 
     def slow(self, delay_s: float, *, hub: str | None = None, side: Side = "both") -> InjectedFault:
         """Acknowledge each publication with this delay (it is stored at once), and deliver events
         to readers with this delay."""
         if not delay_s > 0:
             raise ValueError(f"delay_s is {delay_s}: it must be more than 0 seconds.")
-        kind, board = FaultKind.SLOW, self._board
-        return self._arm(
-            InjectedFault(board=board, kind=kind, times=None, hub=hub, side=side, delay_s=delay_s)
-        )
+        return self._arm(InjectedFault(self._board, FaultKind.SLOW, None, hub, side, delay_s))
 
     def detach(
         self,
@@ -249,17 +245,8 @@ class Faults:
             error = type("InjectedError", (PenstockError,), attributes)(_DETACHED)
             connection.turns.run(partial(connection.links.detach, link, error))
 
-        return self._arm_counting(
-            InjectedFault(
-                board=self._board,
-                kind=FaultKind.DETACH,
-                times=times,
-                hub=hub,
-                side=side,
-                after=after,
-                end_link=detach_link,
-            )
-        )
+        fault = InjectedFault(self._board, FaultKind.DETACH, times, hub, side, after=after)
+        return self._arm_counting(fault, detach_link)
 
     def drop_connection(
         self,
@@ -278,34 +265,25 @@ class Faults:
             connection.backpressure.pause(PauseReason.SHUTDOWN)
             connection.life.hang_up()
 
-        return self._arm_counting(
-            InjectedFault(
-                board=self._board,
-                kind=FaultKind.DROP,
-                times=times,
-                hub=hub,
-                side=side,
-                after=after_events,
-                acknowledges=acknowledge,
-                end_link=drop_connection_of,
-            )
-        )
+        fault = InjectedFault(self._board, FaultKind.DROP, times, hub, side, after=after_events)
+        fault.acknowledges = acknowledge
+        return self._arm_counting(fault, drop_connection_of)
 
     def refuse_connections(self, times: int | None = 1) -> InjectedFault:
         """Close the next `times` connections (None: all), AMQP or HTTPS, as soon as they are
         accepted. Existing connections stay open."""
-        return self._arm(InjectedFault(board=self._board, kind=FaultKind.CONNECTIONS, times=times))
+        return self._arm(InjectedFault(self._board, FaultKind.CONNECTIONS, times))
 
     def refuse_tokens(self, times: int | None = 1) -> InjectedFault:
         """Refuse the next `times` tokens (None: all), put over AMQP or sent with an HTTPS request,
         as expired: 401."""
-        return self._arm(InjectedFault(board=self._board, kind=FaultKind.TOKENS, times=times))
+        return self._arm(InjectedFault(self._board, FaultKind.TOKENS, times))
 
     def expire_token(self) -> InjectedFault:
         """Expire every token that an AMQP connection holds: its links are detached with
         `amqp:unauthorized-access` until it puts another. `count` is the number of links. Over
         HTTPS each request has its own token: see `refuse_tokens`."""
-        fault = InjectedFault(board=self._board, kind=FaultKind.EXPIRY, times=None)
+        fault = InjectedFault(self._board, FaultKind.EXPIRY, None)
         self._board.run(lambda: self._expire(fault))
         return fault
 
@@ -317,7 +295,8 @@ class Faults:
         self._board.run(lambda: self._board.armed.append(fault))
         return fault
 
-    def _arm_counting(self, fault: InjectedFault) -> InjectedFault:
+    def _arm_counting(self, fault: InjectedFault, end_link: EndLink) -> InjectedFault:
+        fault.end_link = end_link
         if fault.after:
             return self._arm(fault)
         self._board.run(lambda: self._hit_all(fault))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,56 +19,51 @@ from penstock.testing.wiring import BrokerOptions, InProcessService
 
 T = TypeVar("T")
 
-_HOUR = timedelta(hours=1)
 _DEADLINE_S = 60.0  # for calls to the broker's thread; none takes a second
 
 
-def broker(
-    *,
-    hubs: Sequence[str] | Mapping[str, int] = ("events",),
-    partitions: int = limits.PARTITION_COUNT_DEFAULT,
-    groups: Sequence[str] = (),
-    throughput_units: int | None = None,
-    retention: timedelta = timedelta(hours=limits.RETENTION_HOURS_DEFAULT),
-    clock: Clock | None = None,
-    data: Path | str | None = None,
-    tls: bool = False,
-    port: int = 0,
-    namespace: str = "penstock",
-) -> InProcessBroker:
+class InProcessBroker:
     """A broker for a test: `with broker() as it:` or `async with broker() as it:`.
 
-    `hubs` are names, or names with their partition counts; `partitions` is for those without one;
-    `groups` are created in each hub in addition to `$Default`. Units are enforced if
-    `throughput_units` is given. Events are stored in memory, or durably below `data`, where a later
-    broker finds them. With `tls`, `connection_string` uses TLS, which is available either way.
-    `port` is the port of plain TCP; 0 means any free one.
+    Any thread may call its methods, also inside an event loop: they return within milliseconds,
+    except `wait_for`, which has an async form.
     """
-    counts = dict(hubs) if isinstance(hubs, Mapping) else dict.fromkeys(_names(hubs), partitions)
-    hours, remainder = divmod(retention, _HOUR)
-    if remainder:
-        raise ValueError(f"retention is {retention}: whole hours are expected.")
-    return InProcessBroker(
-        BrokerOptions(
+
+    def __init__(
+        self,
+        *,
+        hubs: Sequence[str] | Mapping[str, int] = ("events",),
+        partitions: int = limits.PARTITION_COUNT_DEFAULT,
+        groups: Sequence[str] = (),
+        throughput_units: int | None = None,
+        retention: timedelta = timedelta(hours=limits.RETENTION_HOURS_DEFAULT),
+        clock: Clock | None = None,
+        data: Path | str | None = None,
+        tls: bool = False,
+        port: int = 0,
+        namespace: str = "penstock",
+    ) -> None:
+        """`hubs` are names, or names with their partition counts; `partitions` is for those without
+        one; `groups` are created in each hub in addition to `$Default`. Units are enforced if
+        `throughput_units` is given. Events are stored in memory, or durably below `data`, where a
+        later broker finds them. With `tls`, `connection_string` uses TLS, which is available either
+        way. `port` is the port of plain TCP; 0 means any free one.
+        """
+        hours, remainder = divmod(retention, timedelta(hours=1))
+        if remainder:
+            raise ValueError(f"retention is {retention}: whole hours are expected.")
+        if not isinstance(hubs, Mapping):
+            hubs = dict.fromkeys(_names(hubs), partitions)
+        self._options = BrokerOptions(
             namespace=names.namespace_name(namespace),
-            hubs=counts,
+            hubs=dict(hubs),
             groups=tuple(_names(groups)),
             throughput_units=throughput_units,
             retention_hours=hours,
             clock=clock or SystemClock(),
             data=None if data is None else Path(data),
             port=port,
-        ),
-        tls=tls,
-    )
-
-
-class InProcessBroker:
-    """Created by `broker()`. Any thread may call its methods, also inside an event loop: they
-    return within milliseconds, except `wait_for`, which has an async form."""
-
-    def __init__(self, options: BrokerOptions, *, tls: bool) -> None:
-        self._options = options
+        )
         self._is_tls = tls
         self._thread: EventLoopThread | None = None
         self._service: InProcessService | None = None
@@ -219,11 +215,10 @@ class InProcessBroker:
         if self._thread is not None:
             raise RuntimeError("This broker was started before: call broker() for another one.")
         started: Future[None] = Future()
-        self._thread = EventLoopThread("penstock-broker")
-        self._thread.submit(self._serve(started))
+        self._thread = EventLoopThread("penstock-broker", partial(self._serve, started))
         return started
 
-    async def _serve(self, started: Future[None]) -> None:
+    async def _serve(self, started: Future[None], stopping: asyncio.Event) -> None:
         try:
             service = InProcessService(self._options, self._board)
             await service.start()
@@ -232,11 +227,9 @@ class InProcessBroker:
             return
         self._service = service
         started.set_result(None)
-        try:
-            await asyncio.Event().wait()  # until the thread stops, which cancels this
-        finally:
-            self._service = None
-            await service.stop()
+        await stopping.wait()
+        self._service = None
+        await service.stop()
 
     async def _stop_async(self) -> None:
         """The caller's loop keeps running, so that clients on it can close their connections."""
@@ -264,6 +257,9 @@ class InProcessBroker:
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         assert self._thread is not None  # set before the service
         return self._thread.submit(work)
+
+
+broker = InProcessBroker
 
 
 def _names(value: Sequence[str]) -> Sequence[str]:
