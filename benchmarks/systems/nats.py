@@ -65,7 +65,8 @@ class Nats:
         self, size: int, batch: int, *, seconds: float, connections: int = 1
     ) -> LoadResult:
         assert batch == 1
-        clients = [await self._connect(Publishing(size)) for _ in range(connections)]
+        result = LoadResult()
+        clients = [await self._connect(Publishing(size, result)) for _ in range(connections)]
         started_s, cpu_s = time.perf_counter(), time.process_time()
         for client in clients:
             client.start()
@@ -75,11 +76,9 @@ class Nats:
         async with asyncio.timeout(_DRAIN_S):
             for client in clients:
                 await client.finished
-        result = LoadResult(
-            seconds=time.perf_counter() - started_s, cpu_seconds=time.process_time() - cpu_s
-        )
+        result.seconds = time.perf_counter() - started_s
+        result.cpu_seconds = time.process_time() - cpu_s
         for client in clients:
-            result.merge(client.result)
             client.close()
         return result
 
@@ -228,7 +227,7 @@ class Counter:
 class Publishing(Client):
     """Keeps WINDOW messages unacknowledged."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, result: LoadResult) -> None:
         super().__init__()
         inbox = f"_INBOX.{id(self)}"
         message = f"PUB {_STREAM} {inbox} {size}\r\n".encode() + b"x" * size + b"\r\n"
@@ -242,7 +241,7 @@ class Publishing(Client):
         self._outstanding: deque[tuple[int, float]] = deque()
         self._count = 0
         self._stopping = False
-        self.result = LoadResult()
+        self.result = result
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_ready(self) -> None:

@@ -145,8 +145,9 @@ class RabbitQueue:
         payload = _DURABLE + data_section(b"x" * size)
         opened = [await self._connect() for _ in range(connections)]
         senders = [await each.sender(f"/amq/queue/{_QUEUE}") for each in opened]
-        publishers = [LoadProducer(sender, load, payload=payload) for sender in senders]
-        result = await run_producers(publishers, load)
+        result = LoadResult()
+        publishers = [LoadProducer(sender, load, result, payload=payload) for sender in senders]
+        await run_producers(publishers, load, result)
         for connection in opened:
             await connection.close()
         return result
@@ -209,7 +210,10 @@ class RabbitStream:
     async def publish(
         self, size: int, batch: int, *, seconds: float, connections: int = 1
     ) -> LoadResult:
-        clients = [await self._connect(StreamPublisher(size, batch)) for _ in range(connections)]
+        result = LoadResult()
+        clients = [
+            await self._connect(StreamPublisher(size, batch, result)) for _ in range(connections)
+        ]
         for client in clients:
             await client.prepare(_STREAM)
         started_s, cpu_s = time.perf_counter(), time.process_time()
@@ -220,10 +224,9 @@ class RabbitStream:
             client.stop()
         async with asyncio.timeout(_READ_S):
             await asyncio.gather(*(client.finished for client in clients))
-        took_s = time.perf_counter() - started_s
-        result = LoadResult(seconds=took_s, cpu_seconds=time.process_time() - cpu_s)
+        result.seconds = time.perf_counter() - started_s
+        result.cpu_seconds = time.process_time() - cpu_s
         for client in clients:
-            result.merge(client.result)
             client.close()
         return result
 

@@ -130,7 +130,7 @@ class StreamConnection(asyncio.Protocol):
 class StreamPublisher(StreamConnection):
     """Keeps WINDOW messages unconfirmed."""
 
-    def __init__(self, size: int, batch: int) -> None:
+    def __init__(self, size: int, batch: int, result: LoadResult) -> None:
         super().__init__()
         body = data_section(b"x" * size)
         # Without a publisher's name ids are not compared: they may repeat.
@@ -141,7 +141,7 @@ class StreamPublisher(StreamConnection):
         self._outstanding: deque[tuple[int, float]] = deque()
         self._count = 0
         self._is_running = False
-        self.result = LoadResult()
+        self.result = result
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def prepare(self, stream: str) -> None:

@@ -4,25 +4,24 @@
 `ServiceCheckpointStore(connection_string)` stores in the service over HTTPS. Both have the
 interface of azure-eventhub's CheckpointStore, for its blocking clients;
 `penstock.checkpoints.aio` has them for the asynchronous ones.
+
+The stores are imported on first use: they import azure-eventhub where it is installed, which takes
+half a second, and the service does not need it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.model.errors import CheckpointStoreUnavailable
+from penstock import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.checkpoints.stores import ServiceCheckpointStore, SqliteCheckpointStore
+    from penstock.checkpoints.stores import ServiceCheckpointStore as ServiceCheckpointStore
+    from penstock.checkpoints.stores import SqliteCheckpointStore as SqliteCheckpointStore
+    from penstock.model.errors import CheckpointStoreUnavailable as CheckpointStoreUnavailable
 
-__all__ = ["CheckpointStoreUnavailable", "ServiceCheckpointStore", "SqliteCheckpointStore"]
-
-
-def __getattr__(name: str) -> Any:
-    """Load the stores at first use: they import azure-eventhub where it is installed, which takes
-    half a second, and the service does not need it."""
-    if name in __all__:
-        from penstock.checkpoints import stores
-
-        return getattr(stores, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_NAMES = {
+    "checkpoints.stores": "ServiceCheckpointStore SqliteCheckpointStore",
+    "model.errors": "CheckpointStoreUnavailable",
+}
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)

@@ -7,69 +7,54 @@ not matter.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from penstock.checkpoints import stores
-from penstock.checkpoints.records import Record
 
 __all__ = ["ServiceCheckpointStore", "SqliteCheckpointStore"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _Official: Any = stores.official_base_class("azure.eventhub.aio")
 _THREADS = 4  # the store's own: the threads of the loop may all be busy with the program's work
+
+
+def _in_thread(
+    method: Callable[Concatenate[stores.BlockingStore, P], T],
+) -> Callable[Concatenate[_AsyncStore, P], Coroutine[Any, Any, T]]:
+    """The method of the blocking store, called in a thread. The deadlines of the file or the socket
+    bound the wait."""
+
+    @functools.wraps(method)
+    async def call(self: _AsyncStore, /, *args: P.args, **options: P.kwargs) -> T:
+        work = functools.partial(method, self.store, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    return call
 
 
 class _AsyncStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
     """The methods do what those of the blocking store do."""
 
     def __init__(self, store: stores.BlockingStore) -> None:
-        self._store = store
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-checkpoints")
+        self.store = store
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-checkpoints")
 
-    async def list_ownership(
-        self,
-        fully_qualified_namespace: str,
-        eventhub_name: str,
-        consumer_group: str,
-        **options: Any,
-    ) -> list[Record]:
-        names = fully_qualified_namespace, eventhub_name, consumer_group
-        return await self._call(self._store.list_ownership, *names)
-
-    async def claim_ownership(
-        self, ownership_list: Iterable[Mapping[str, Any]], **options: Any
-    ) -> list[Record]:
-        return await self._call(self._store.claim_ownership, ownership_list)
-
-    async def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
-        await self._call(self._store.update_checkpoint, checkpoint)
-
-    async def list_checkpoints(
-        self,
-        fully_qualified_namespace: str,
-        eventhub_name: str,
-        consumer_group: str,
-        **options: Any,
-    ) -> list[Record]:
-        names = fully_qualified_namespace, eventhub_name, consumer_group
-        return await self._call(self._store.list_checkpoints, *names)
-
-    async def close(self) -> None:
-        await self._call(self._store.close)
+    list_ownership = _in_thread(stores.BlockingStore.list_ownership)
+    claim_ownership = _in_thread(stores.BlockingStore.claim_ownership)
+    update_checkpoint = _in_thread(stores.BlockingStore.update_checkpoint)
+    list_checkpoints = _in_thread(stores.BlockingStore.list_checkpoints)
+    close = _in_thread(stores.BlockingStore.close)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        """The deadlines of the file or the socket bound the wait."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, function, *arguments)
 
 
 class SqliteCheckpointStore(_AsyncStore):

@@ -16,7 +16,6 @@ from penstock.model.names import fold_name, quote_text
 
 Record = dict[str, Any]
 
-NAMESPACE, HUB, GROUP = "fully_qualified_namespace", "eventhub_name", "consumer_group"
 SEQUENCE_NUMBER_MAX = 2**63 - 1
 
 # Names of the same machine: clients that use different ones share their partitions.
@@ -27,21 +26,23 @@ _AUTHORITY = re.compile(
 
 
 class GroupNames(NamedTuple):
-    """The names of a consumer group, as a caller spells them."""
+    """The names of a consumer group, as a caller spells them; the fields are those of records."""
 
-    namespace: str
-    hub: str
-    group: str
+    fully_qualified_namespace: str
+    eventhub_name: str
+    consumer_group: str
 
     def fold(self) -> GroupNames:
         """Equal for all spellings of the same group. Raises ArgumentError."""
-        return GroupNames(namespace_key(self.namespace), fold_name(self.hub), fold_name(self.group))
+        namespace, hub, group = self
+        return GroupNames(namespace_key(namespace), fold_name(hub), fold_name(group))
 
     def records_of(self, owned: Iterable[Ownership]) -> list[Record]:
         """New dicts: the SDK writes into them."""
         return [
-            self._with_names(ownership.partition_id)
-            | {
+            {
+                **self._asdict(),
+                "partition_id": ownership.partition_id,
                 "owner_id": ownership.owner_id,
                 "last_modified_time": ownership.modified_ms / 1000,
                 "etag": ownership.etag,
@@ -51,18 +52,14 @@ class GroupNames(NamedTuple):
 
     def checkpoint_records_of(self, saved: Iterable[Checkpoint]) -> list[Record]:
         return [
-            self._with_names(checkpoint.partition_id)
-            | {"offset": checkpoint.offset, "sequence_number": checkpoint.sequence_number}
+            {
+                **self._asdict(),
+                "partition_id": checkpoint.partition_id,
+                "offset": checkpoint.offset,
+                "sequence_number": checkpoint.sequence_number,
+            }
             for checkpoint in saved
         ]
-
-    def _with_names(self, partition_id: str) -> Record:
-        return {
-            NAMESPACE: self.namespace,
-            HUB: self.hub,
-            GROUP: self.group,
-            "partition_id": partition_id,
-        }
 
 
 def namespace_key(fully_qualified_namespace: str) -> str:
@@ -87,9 +84,7 @@ def host_key(host: str) -> str:
 
 
 def group_names(record: Mapping[str, Any]) -> GroupNames:
-    return GroupNames(
-        _require_text(record, NAMESPACE), _require_text(record, HUB), _require_text(record, GROUP)
-    )
+    return GroupNames(*(_require_text(record, name) for name in GroupNames._fields))
 
 
 def claims_by_group(ownership_list: Iterable[Mapping[str, Any]]) -> dict[GroupNames, list[Claim]]:
@@ -129,8 +124,7 @@ def _require_text(record: Mapping[str, Any], name: str, *, empty: bool = False) 
     if not isinstance(value, str) or not (value or empty):
         raise ArgumentError(
             f"The record's {name} is {quote_text(repr(value))}: "
-            f"{'' if empty else 'non-empty '}text is "
-            "needed."
+            f"{'' if empty else 'non-empty '}text is needed."
         )
     if len(value) > limits.CHECKPOINT_TEXT_MAX:
         raise ArgumentError(

@@ -36,9 +36,8 @@ class ServerCheckpointStore:
         self._loop = loop
         self._file = CheckpointFile(path, now_ms=now_ms, is_shared=False)
         self._thread = StartedThreads(1, "penstock-checkpoints")
-        # The committed records by group and partition id.
-        self._ownerships: dict[GroupNames, dict[str, Ownership]] = {}
-        self._checkpoints: dict[GroupNames, dict[str, Checkpoint]] = {}
+        # The committed records by group, and by type and partition id.
+        self._records: dict[GroupNames, dict[tuple[type, str], Ownership | Checkpoint]] = {}
         self._waiting: list[tuple[CheckpointWrite, _Result]] = []
         self._in_flight: list[CheckpointWrite] = []  # in the transaction under way
         self._writer: asyncio.Task[None] | None = None  # runs while writes wait
@@ -48,11 +47,13 @@ class ServerCheckpointStore:
 
     def ownerships(self, hub_id: str, group: str) -> list[Ownership]:
         """The committed ones, in the order of first claims."""
-        return list(self._ownerships.get(_group_key(hub_id, group), {}).values())
+        records = self._records.get(_group_key(hub_id, group), {}).values()
+        return [record for record in records if isinstance(record, Ownership)]
 
     def checkpoints(self, hub_id: str, group: str) -> list[Checkpoint]:
         """The committed ones."""
-        return list(self._checkpoints.get(_group_key(hub_id, group), {}).values())
+        records = self._records.get(_group_key(hub_id, group), {}).values()
+        return [record for record in records if isinstance(record, Checkpoint)]
 
     async def claim(self, hub_id: str, group: str, claims: Sequence[Claim]) -> list[Ownership]:
         """The claims that won, durable on return. Raises ServerBusy, CheckpointStoreUnavailable."""
@@ -66,26 +67,11 @@ class ServerCheckpointStore:
     def keep_only(self, existing: Collection[tuple[str, str]]) -> None:
         """Forget all groups but these (hub id, name). If the disk fails now, the next start of the
         service does it again."""
-        keys = {_group_key(*group) for group in existing}
-        self._forget(self._stored_keys() - keys)
-
-    def forget_hub(self, hub_id: str) -> None:
-        """Forget every group of a hub that was deleted."""
-        self._forget(key for key in self._stored_keys() if key.hub == hub_id)
-
-    def forget_group(self, hub_id: str, group: str) -> None:
-        """Forget a group that was deleted."""
-        self._forget(self._stored_keys() & {_group_key(hub_id, group)})
-
-    def _stored_keys(self) -> set[GroupNames]:
-        """Groups with committed records, or with records that are still to be written."""
+        # Groups with committed records, or with records that are still to be written.
         pending = [*self._in_flight, *(write for write, _ in self._waiting)]
-        keys = {write.key for write in pending if not write.forget}
-        return {*self._ownerships, *self._checkpoints, *keys}
-
-    def _forget(self, keys: Iterable[GroupNames]) -> None:
-        for key in keys:
-            self._remove(key)
+        stored = {*self._records, *(write.key for write in pending if not write.forget)}
+        for key in stored - {_group_key(*group) for group in existing}:
+            self._records.pop(key, None)
             self._enqueue(CheckpointWrite(key, forget=True))
 
     async def close(self) -> None:
@@ -136,20 +122,13 @@ class ServerCheckpointStore:
 
     def _apply(self, write: CheckpointWrite, result: CheckpointWriteResult) -> None:
         if write.forget:
-            self._remove(write.key)
+            self._records.pop(write.key, None)
         records: list[Ownership | Checkpoint] = [*result.ownerships, *result.checkpoints]
         for record in records:
             self._put(write.key, record)
 
     def _put(self, key: GroupNames, record: Ownership | Checkpoint) -> None:
-        if isinstance(record, Ownership):
-            self._ownerships.setdefault(key, {})[record.partition_id] = record
-        else:
-            self._checkpoints.setdefault(key, {})[record.partition_id] = record
-
-    def _remove(self, key: GroupNames) -> None:
-        self._ownerships.pop(key, None)
-        self._checkpoints.pop(key, None)
+        self._records.setdefault(key, {})[type(record), record.partition_id] = record
 
 
 def _group_key(hub_id: str, group: str) -> GroupNames:

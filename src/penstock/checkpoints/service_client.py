@@ -28,8 +28,7 @@ from penstock.model.checkpoints import (
     Ownership,
     OwnershipList,
 )
-from penstock.model.connection_string import parse_connection_string
-from penstock.model.entities import Secret
+from penstock.model.connection_string import Endpoint, parse_connection_string
 from penstock.model.errors import ArgumentError, CheckpointStoreUnavailable, PenstockError
 from penstock.model.names import fold_name, quote_text
 
@@ -55,13 +54,11 @@ _ERRORS: dict[int, type[PenstockError]] = {
 
 
 class ServiceEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is, and the credentials: key and policy, or a finished signature."""
+    """The HTTPS address of the service, and the AMQP endpoint: tokens name its host and are signed
+    with its key."""
 
     url: str
-    namespace_host: str  # the host that tokens name
-    key_name: str = ""
-    key: Secret | None = None
-    signature: Secret | None = None
+    amqp: Endpoint
     ca_file: str | None = None
 
 
@@ -74,21 +71,16 @@ def locate_service(
     """The address is `https_url`, else PENSTOCK_HTTPS_URL, else that of the service on this
     machine, else port 8443 of the host. Raises ArgumentError, which never quotes the connection
     string."""
-    endpoint = parse_connection_string(connection_string, ignore_unknown=True)
-    host = endpoint.host.lower()
-    runtime = _read_matching_runtime(host, endpoint.port)
-    default_url = str(runtime.get("https", "")) or f"https://{_bracketed(host)}:{_HTTPS_PORT}"
+    amqp = parse_connection_string(connection_string, ignore_unknown=True)
+    amqp = msgspec.structs.replace(amqp, host=amqp.host.lower())
+    runtime = _read_matching_runtime(amqp)
+    default_url = str(runtime.get("https", "")) or f"https://{_bracketed(amqp.host)}:{_HTTPS_PORT}"
     url = https_url or os.environ.get("PENSTOCK_HTTPS_URL") or default_url
     authority = _parse_authority(url)
     if ca_file is None and authority == _parse_authority(default_url):
         ca_file = runtime.get("ca_file")
     return ServiceEndpoint(
-        url=url,
-        namespace_host=host,
-        key_name=endpoint.key_name or "",
-        key=endpoint.key,
-        signature=endpoint.signature,
-        ca_file=None if ca_file is None else os.fspath(ca_file),
+        url=url, amqp=amqp, ca_file=None if ca_file is None else os.fspath(ca_file)
     )
 
 
@@ -103,7 +95,7 @@ def _parse_authority(url: str) -> tuple[str, int]:
     raise ArgumentError(f"'{url}' is not a URL that begins with https:// and names a host.")
 
 
-def _read_matching_runtime(host: str, amqp_port: int) -> dict[str, str]:
+def _read_matching_runtime(amqp: Endpoint) -> dict[str, str]:
     """The description of the service on the data directory here, if the connection string means
     that service; else nothing."""
     try:
@@ -112,7 +104,7 @@ def _read_matching_runtime(host: str, amqp_port: int) -> dict[str, str]:
         return {}
     for listener in (facts.get("amqps"), facts.get("amqp")):
         name, _, port = str(listener).rpartition(":")
-        if host_key(host) == host_key(name.strip("[]")) and port == str(amqp_port):
+        if host_key(amqp.host) == host_key(name.strip("[]")) and port == str(amqp.port):
             return {key: str(value) for key, value in facts.items() if value is not None}
     return {}
 
@@ -122,19 +114,9 @@ def _bracketed(host: str) -> str:
 
 
 class ServiceBackend:
-    """`CheckpointBackend` over the service. The namespace is the one of the connection string,
-    whatever name a caller gives it."""
-
-    @staticmethod
-    def from_connection_string(
-        connection_string: str,
-        *,
-        https_url: str | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-    ) -> ServiceBackend:
-        return ServiceBackend(
-            locate_service(connection_string, https_url=https_url, ca_file=ca_file)
-        )
+    """The records of the service, as `CheckpointFile` has those of a file. The namespace is the one
+    of the connection string, whatever name a caller gives it. Raises PenstockError;
+    CheckpointStoreUnavailable where a retry may help."""
 
     def __init__(
         self,
@@ -180,13 +162,14 @@ class ServiceBackend:
     def _call(
         self, method: str, names: GroupNames, what: str, body: bytes = b"", *, retry: bool = True
     ) -> bytes:
-        path = f"{_PREFIX}/{quote(names.hub, safe='')}/{quote(names.group, safe='')}/{what}"
+        hub, group = quote(names.eventhub_name, safe=""), quote(names.consumer_group, safe="")
+        path = f"{_PREFIX}/{hub}/{group}/{what}"
         for pause_s in _RETRY_PAUSES_S if retry else ():
             try:
-                return self._request(method, path, names.hub, body)
+                return self._request(method, path, names.eventhub_name, body)
             except CheckpointStoreUnavailable:
                 self._wait(pause_s)
-        return self._request(method, path, names.hub, body)
+        return self._request(method, path, names.eventhub_name, body)
 
     def _request(self, method: str, path: str, hub: str, body: bytes) -> bytes:
         headers = {"Authorization": self._token(hub), "Content-Type": "application/json"}
@@ -208,17 +191,18 @@ class ServiceBackend:
 
     def _token(self, hub: str) -> str:
         """A token for one hub alone; it is replaced after half of its lifetime."""
-        service, now_s = self._service, self._now_s()
-        if service.signature is not None:
-            return service.signature.reveal()
+        amqp, now_s = self._service.amqp, self._now_s()
+        if amqp.signature is not None:
+            return amqp.signature.reveal()
         with self._lock:
             expires_s, token = self._tokens.get(fold_name(hub), (0.0, ""))
             if now_s < expires_s - _TOKEN_LIFETIME_S / 2:
                 return token
             expires_s = int(now_s) + _TOKEN_LIFETIME_S
-            assert service.key is not None
-            resource = f"sb://{_bracketed(service.namespace_host)}/{hub}"
-            token = sign(resource, service.key_name, service.key, expires_s=int(expires_s))
+            assert amqp.key_name is not None
+            assert amqp.key is not None
+            resource = f"sb://{_bracketed(amqp.host)}/{hub}"
+            token = sign(resource, amqp.key_name, amqp.key, expires_s=int(expires_s))
             if len(self._tokens) >= _TOKENS_MAX:
                 self._tokens.clear()
             self._tokens[fold_name(hub)] = (expires_s, token)

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.checkpoints.records import GroupNames
 from penstock.io.database import DatabaseFormat, DatabaseUnusable, open_database, open_read_only
@@ -109,8 +109,8 @@ class CheckpointWriteResult(NamedTuple):
 
 
 class CheckpointFile:
-    """A `CheckpointBackend`. Any thread of any number of processes may use the file; a forked
-    process opens its own connection. Raises CheckpointStoreUnavailable, which names the file."""
+    """Any thread of any number of processes may use the file; a forked process opens its own
+    connection. Raises CheckpointStoreUnavailable, which names the file."""
 
     def __init__(
         self,
@@ -140,16 +140,13 @@ class CheckpointFile:
             return [self._write(connection, write, now_ms) for write in writes]
 
     def ownerships(self, names: GroupNames) -> list[Ownership]:
-        with self._connection_locked() as connection:
-            rows = connection.execute(_OWNED + _OF_GROUP, names.fold()).fetchall()
-        return [Ownership(*row[3:]) for row in rows]
+        return [Ownership(*row[3:]) for row in self._select(_OWNED + _OF_GROUP, names.fold())]
 
     def checkpoints(self, names: GroupNames) -> list[Checkpoint]:
-        with self._connection_locked() as connection:
-            rows = connection.execute(_SAVED + _OF_GROUP, names.fold()).fetchall()
-        return [Checkpoint(*row[3:]) for row in rows]
+        return [Checkpoint(*row[3:]) for row in self._select(_SAVED + _OF_GROUP, names.fold())]
 
     def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
+        """The claims that won; those that lost are missing."""
         (result,) = self.write([CheckpointWrite(names.fold(), claims=claims)])
         return result.ownerships
 
@@ -158,13 +155,14 @@ class CheckpointFile:
 
     def read_all(self) -> list[tuple[GroupNames, Ownership | Checkpoint]]:
         """With the folded names of the groups."""
-        with self._connection_locked() as connection:
-            owned = connection.execute(_OWNED).fetchall()
-            saved = connection.execute(_SAVED).fetchall()
         return [
-            *((GroupNames(*row[:3]), Ownership(*row[3:])) for row in owned),
-            *((GroupNames(*row[:3]), Checkpoint(*row[3:])) for row in saved),
+            *((GroupNames(*row[:3]), Ownership(*row[3:])) for row in self._select(_OWNED)),
+            *((GroupNames(*row[:3]), Checkpoint(*row[3:])) for row in self._select(_SAVED)),
         ]
+
+    def _select(self, statement: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        with self._connection_locked() as connection:
+            return connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
         with self._lock:
@@ -222,21 +220,6 @@ class CheckpointFile:
             else:
                 self._is_log_checked = True  # a forked process shares the file with its parent
                 return connection
-
-
-class CheckpointBackend(Protocol):
-    """What the stores are built over: the records of one group, for blocking calls from any thread.
-    Raises PenstockError; CheckpointStoreUnavailable where a retry may help."""
-
-    def ownerships(self, names: GroupNames) -> list[Ownership]: ...
-    def checkpoints(self, names: GroupNames) -> list[Checkpoint]: ...
-
-    def claim(self, names: GroupNames, claims: Sequence[Claim]) -> list[Ownership]:
-        """The claims that won; those that lost are missing."""
-        ...
-
-    def save(self, names: GroupNames, checkpoint: Checkpoint) -> None: ...
-    def close(self) -> None: ...
 
 
 def _has_won(

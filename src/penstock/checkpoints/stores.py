@@ -15,8 +15,8 @@ from penstock.checkpoints.records import (
     group_names,
     parse_checkpoint,
 )
-from penstock.checkpoints.service_client import ServiceBackend
-from penstock.checkpoints.sqlite_file import CheckpointBackend, CheckpointFile
+from penstock.checkpoints.service_client import ServiceBackend, locate_service
+from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.model.clock import SystemClock
 
 
@@ -34,13 +34,14 @@ _Official: Any = official_base_class("azure.eventhub")
 
 class BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub need not be there
     """The official interface over a backend. Options are accepted and ignored: the interface lets
-    callers pass options of other stores."""
+    callers pass options of other stores. `self` is positional-only, for the wrappers of `aio`."""
 
-    def __init__(self, backend: CheckpointBackend) -> None:
+    def __init__(self, backend: CheckpointFile | ServiceBackend) -> None:
         self._backend = backend
 
     def list_ownership(
         self,
+        /,
         fully_qualified_namespace: str,
         eventhub_name: str,
         consumer_group: str,
@@ -50,7 +51,7 @@ class BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub nee
         return names.records_of(self._backend.ownerships(names))
 
     def claim_ownership(
-        self, ownership_list: Iterable[Mapping[str, Any]], **options: Any
+        self, /, ownership_list: Iterable[Mapping[str, Any]], **options: Any
     ) -> list[Record]:
         """The claims that won, each with its new etag and time."""
         won: list[Record] = []
@@ -58,12 +59,13 @@ class BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub nee
             won += names.records_of(self._backend.claim(names, claims))
         return won
 
-    def update_checkpoint(self, checkpoint: Mapping[str, Any], **options: Any) -> None:
+    def update_checkpoint(self, /, checkpoint: Mapping[str, Any], **options: Any) -> None:
         """The last write wins; it is on disk on return."""
         self._backend.save(group_names(checkpoint), parse_checkpoint(checkpoint))
 
     def list_checkpoints(
         self,
+        /,
         fully_qualified_namespace: str,
         eventhub_name: str,
         consumer_group: str,
@@ -72,7 +74,7 @@ class BlockingStore(_Official):  # type: ignore[misc]  # Any: azure-eventhub nee
         names = GroupNames(fully_qualified_namespace, eventhub_name, consumer_group)
         return names.checkpoint_records_of(self._backend.checkpoints(names))
 
-    def close(self) -> None:
+    def close(self, /) -> None:
         """Release the file or the connections; the next call opens them again."""
         self._backend.close()
 
@@ -105,8 +107,5 @@ class ServiceCheckpointStore(BlockingStore):
         https_url: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(
-            ServiceBackend.from_connection_string(
-                connection_string, https_url=https_url, ca_file=ca_file
-            )
-        )
+        service = locate_service(connection_string, https_url=https_url, ca_file=ca_file)
+        super().__init__(ServiceBackend(service))

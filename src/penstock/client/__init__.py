@@ -6,8 +6,9 @@ costs nothing. `connect`, `Connection`, `Sender` and `Receiver` are the lower le
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from penstock import lazy_names
 
 if TYPE_CHECKING:
     from penstock.client.buffered_producer import (
@@ -63,18 +64,4 @@ _NAMES = {
     "kernels": "Columns",
     "model.connection_string": "Endpoint parse_connection_string",
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"penstock.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)

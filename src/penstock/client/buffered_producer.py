@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Self, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 from penstock.client.errors import ClientClosed, ClientTimedOut
 from penstock.client.event_data import EventData, EventDataBatch, check_route
-from penstock.client.hub_client import ClientOptions, EventHubProperties, PartitionProperties
+from penstock.client.hub_client import ClientOptions
 from penstock.client.producer import EventHubProducerClient
 from penstock.model.errors import ArgumentError, PenstockError
-from penstock.model.partitioner import partition_for_key
 
 OnSuccess: TypeAlias = Callable[[list[EventData], str], Awaitable[None] | None]
 OnError: TypeAlias = Callable[[list[EventData], str, Exception], Awaitable[None] | None]
@@ -25,7 +23,7 @@ _BUFFER_BYTES_MAX = 16 * 1024 * 1024  # of one partition, whatever the number of
 _SECTIONS_BYTES = 64  # around an event without properties: an estimate of when a batch is full
 
 
-class EventHubBufferedProducerClient:
+class EventHubBufferedProducerClient(EventHubProducerClient):
     """Events of one partition, and so of one partition key, are published in order.
 
     `on_success(events, partition_id)` or `on_error(events, partition_id, error)` is called for each
@@ -47,25 +45,16 @@ class EventHubBufferedProducerClient:
         `max_buffer_length` events."""
         if max_buffer_length < 1 or max_wait_time_s < 0:
             raise ArgumentError("max_buffer_length is at least 1, max_wait_time_s at least 0.")
-        self._producer = EventHubProducerClient(connection_string, idempotent=idempotent, **options)
-        self.eventhub_name = self._producer.eventhub_name
-        self.fully_qualified_namespace = self._producer.fully_qualified_namespace
-        self._on_success = on_success
-        self._on_error = on_error
-        self._max_wait_time_s = max_wait_time_s
-        self._max_buffer_length = max_buffer_length
-        self._timeout_s = options.get("timeout_s", 60)
-        self._lanes: list[_PartitionBuffer] = []
-        self._by_id: dict[str, _PartitionBuffer] = {}
-        self._opening = asyncio.Lock()
-        self._turn = itertools.count()
-        self._is_closed = False
+        super().__init__(connection_string, idempotent=idempotent, **options)
+        self.on_success = on_success
+        self.on_error = on_error
+        self.max_wait_time_s = max_wait_time_s
+        self.max_buffer_length = max_buffer_length
+        self._buffers: dict[str, _PartitionBuffer] = {}  # by partition id
+        self._is_closing = False  # no more events are accepted; the buffered ones are still sent
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        await self.close(flush=error is None)
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close(flush=exc[1] is None)
 
     async def enqueue_event(
         self,
@@ -88,112 +77,68 @@ class EventHubBufferedProducerClient:
     ) -> int:
         """Add events to the buffer of one partition, in order; returns how many events all buffers
         have then. Waits while the buffer is full, at most `timeout_s`."""
-        lane = await self._lane(partition_id, partition_key)
+        buffer = await self._find_buffer(partition_id, partition_key)
         for event in events:
-            while lane.is_full:
-                await self._wait_for_room(lane)
-            lane.add(event, partition_key)
+            while buffer.is_full:
+                await self._wait_for_room(buffer)
+            buffer.add(event, partition_key)
         return self.total_buffered_event_count
 
     @property
     def total_buffered_event_count(self) -> int:
-        return sum(lane.count for lane in self._lanes)
+        return sum(buffer.count for buffer in self._buffers.values())
 
     async def flush(self) -> None:
         """Publish the events that are buffered now, and wait until each is published or failed."""
-        await asyncio.gather(*(lane.flush() for lane in self._lanes))
-
-    async def get_eventhub_properties(self) -> EventHubProperties:
-        return await self._producer.get_eventhub_properties()
-
-    async def get_partition_ids(self) -> list[str]:
-        return await self._producer.get_partition_ids()
-
-    async def get_partition_properties(self, partition_id: str) -> PartitionProperties:
-        return await self._producer.get_partition_properties(partition_id)
+        await asyncio.gather(*(buffer.flush() for buffer in self._buffers.values()))
 
     async def close(self, flush: bool = True) -> None:
         """Without `flush` the buffered events are discarded and passed to `on_error`."""
-        self._is_closed = True
+        self._is_closing = True
         try:
             if flush:
                 await self.flush()
         finally:
-            await asyncio.gather(*(lane.close() for lane in self._lanes))
-            await self._producer.close()
+            await asyncio.gather(*(buffer.close() for buffer in self._buffers.values()))
+            await super().close()
 
-    # --- inside ---------------------------------------------------------------------------------
-
-    async def _lane(self, partition_id: str | None, partition_key: str | None) -> _PartitionBuffer:
+    async def _find_buffer(
+        self, partition_id: str | None, partition_key: str | None
+    ) -> _PartitionBuffer:
         check_route(partition_id, partition_key)
-        self._check_open()
-        if not self._lanes:
-            await self._open()
-        if partition_id is not None:
-            lane = self._by_id.get(partition_id)
-            if lane is None:
-                raise ArgumentError(
-                    f"The hub has no partition {partition_id!r}: it has {', '.join(self._by_id)}."
-                )
-            return lane
-        lanes = self._lanes
-        if partition_key is not None:
-            return lanes[partition_for_key(partition_key, len(lanes))]
-        return lanes[next(self._turn) % len(lanes)]
+        self._check_accepts_events()
+        if partition_id is None:
+            partition_id = await self._choose_partition(partition_key)
+        elif partition_id not in (ids := await self._read_partition_ids()):
+            raise ArgumentError(
+                f"The hub has no partition {partition_id!r}: it has {', '.join(ids)}."
+            )
+        self._check_accepts_events()
+        if partition_id not in self._buffers:
+            self._buffers[partition_id] = _PartitionBuffer(self, partition_id)
+        return self._buffers[partition_id]
 
-    async def _open(self) -> None:
-        async with self._opening:
-            if self._lanes:
-                return
-            ids = await self._producer.get_partition_ids()
-            self._check_open()
-            self._lanes = [
-                _PartitionBuffer(
-                    self._producer,
-                    partition_id,
-                    max_wait_time_s=self._max_wait_time_s,
-                    max_buffer_length=self._max_buffer_length,
-                    on_success=self._on_success,
-                    on_error=self._on_error,
-                )
-                for partition_id in ids
-            ]
-            self._by_id = {lane.partition_id: lane for lane in self._lanes}
-
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def _check_accepts_events(self) -> None:
+        if self._is_closing:
             raise ClientClosed("The client is closed.")
 
-    async def _wait_for_room(self, lane: _PartitionBuffer) -> None:
+    async def _wait_for_room(self, buffer: _PartitionBuffer) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                await lane.wait_for_room()
+                await buffer.wait_for_room()
         except TimeoutError:
             raise ClientTimedOut(
-                f"The buffer of partition {lane.partition_id} was full for {self._timeout_s} s."
+                f"The buffer of partition {buffer.partition_id} was full for {self._timeout_s} s."
             ) from None
-        self._check_open()
+        self._check_accepts_events()
 
 
 class _PartitionBuffer:
     """The events of one partition in order, and the task that publishes them in batches."""
 
-    def __init__(
-        self,
-        producer: EventHubProducerClient,
-        partition_id: str,
-        *,
-        max_wait_time_s: float,
-        max_buffer_length: int,
-        on_success: OnSuccess | None,
-        on_error: OnError | None,
-    ) -> None:
+    def __init__(self, producer: EventHubBufferedProducerClient, partition_id: str) -> None:
         self.partition_id = partition_id
         self._producer = producer
-        self._max_wait_time_s = max_wait_time_s
-        self._max_buffer_length = max_buffer_length
-        self._on_success = on_success
-        self._on_error = on_error
         self._events: deque[_Waiting] = deque()
         self._bytes = 0
         self._batch_bytes = 2**62  # until the first batch is created
@@ -211,7 +156,7 @@ class _PartitionBuffer:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= self._max_buffer_length or self._bytes >= _BUFFER_BYTES_MAX
+        return self.count >= self._producer.max_buffer_length or self._bytes >= _BUFFER_BYTES_MAX
 
     def add(self, event: EventData, key: str | None) -> None:
         self._events.append((event, key))
@@ -238,9 +183,8 @@ class _PartitionBuffer:
         if self._events:
             discarded = [event for event, _ in self._events]
             self._events.clear()
-            await self._report_error(
-                discarded, ClientClosed("The client was closed without a flush.")
-            )
+            error = ClientClosed("The client was closed without a flush.")
+            await _run_callback(self._producer.on_error, discarded, self.partition_id, error)
         self._finish(0)
 
     async def _run(self) -> None:
@@ -249,7 +193,7 @@ class _PartitionBuffer:
             if not self._is_urgent:
                 # More events may follow: a larger batch is cheaper.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._max_wait_time_s):
+                    async with asyncio.timeout(self._producer.max_wait_time_s):
                         await self._urgent.wait()
             self._urgent.clear()
             while self._events:
@@ -272,15 +216,14 @@ class _PartitionBuffer:
         except Exception as error:  # noqa: BLE001  # on_error gets it; the next events follow
             if not taken:
                 taken = self._take_all()
-            await self._report_error(taken, error)
+            await _run_callback(self._producer.on_error, taken, self.partition_id, error)
         except asyncio.CancelledError:
             self._events.extendleft((event, None) for event in reversed(taken))
             self._sending = 0
             raise
         else:
-            on_success = self._on_success
-            if taken and on_success is not None:
-                await _run_callback(lambda: on_success(taken, self.partition_id))
+            if taken:
+                await _run_callback(self._producer.on_success, taken, self.partition_id)
         self._finish(len(taken))
 
     def _fill(self, batch: EventDataBatch, taken: list[EventData]) -> None:
@@ -312,11 +255,6 @@ class _PartitionBuffer:
             self._move(self._events[0][0], taken)
         return taken
 
-    async def _report_error(self, events: list[EventData], error: Exception) -> None:
-        on_error = self._on_error
-        if on_error is not None:
-            await _run_callback(lambda: on_error(events, self.partition_id, error))
-
     def _finish(self, count: int) -> None:
         """That many events are published or failed: wake the callers that wait."""
         self._sending = max(0, self._sending - count)
@@ -325,10 +263,14 @@ class _PartitionBuffer:
         self._progress = asyncio.Event()
 
 
-async def _run_callback(callback: Callable[[], Awaitable[None] | None]) -> None:
+async def _run_callback(
+    callback: Callable[..., Awaitable[None] | None] | None, *arguments: object
+) -> None:
     """Log the exception of a callback: the events are published all the same."""
+    if callback is None:
+        return
     try:
-        result = callback()
+        result = callback(*arguments)
         if result is not None:
             await result
     except Exception:  # noqa: BLE001  # the user's code

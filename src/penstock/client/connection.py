@@ -73,46 +73,36 @@ async def connect(
     if endpoint.tls and tls is None:
         tls = await asyncio.to_thread(ssl.create_default_context)
     connection = Connection(endpoint, timeout_s=timeout_s, token_s=token_s)
+    address = f"{endpoint.host}:{endpoint.port}"
+    tls = tls if endpoint.tls else None
     try:
         async with asyncio.timeout(timeout_s):
-            await _open_transport(connection, endpoint, tls, transport)
+            if transport == "websocket":
+                from penstock.client.websocket import open_websocket
+
+                await open_websocket(connection, endpoint, tls)
+            else:
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(
+                    lambda: connection, endpoint.host, endpoint.port, ssl=tls
+                )
             await connection.opened
             await connection.cbs.attach()
     except TimeoutError:
         connection.abort()
-        raise ClientTimedOut(
-            f"{_host_and_port(endpoint)} did not answer within {timeout_s} s."
-        ) from None
+        raise ClientTimedOut(f"{address} did not answer within {timeout_s} s.") from None
     except ssl.SSLCertVerificationError as error:
         raise ClientUntrusted(
-            f"The certificate of {_host_and_port(endpoint)} is not trusted: "
-            f"{error.verify_message}. "
+            f"The certificate of {address} is not trusted: {error.verify_message}. "
             "Trust the authority that signed it: ca_file in the Python client, --ca-file on the "
             "command line, tls.caFile in Spark."
         ) from None
     except OSError as error:
-        raise ClientError(f"{_host_and_port(endpoint)} cannot be reached: {error}.") from None
+        raise ClientError(f"{address} cannot be reached: {error}.") from None
     except BaseException:
         connection.abort()
         raise
     return connection
-
-
-async def _open_transport(
-    connection: Connection, endpoint: Endpoint, tls: ssl.SSLContext | None, transport: Transport
-) -> None:
-    tls = tls if endpoint.tls else None
-    if transport == "websocket":
-        from penstock.client.websocket import open_websocket
-
-        await open_websocket(connection, endpoint, tls)
-        return
-    loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: connection, endpoint.host, endpoint.port, ssl=tls)
-
-
-def _host_and_port(endpoint: Endpoint) -> str:
-    return f"{endpoint.host}:{endpoint.port}"
 
 
 class Connection(asyncio.BufferedProtocol):

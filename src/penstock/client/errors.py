@@ -138,7 +138,7 @@ _BY_CONDITION: dict[str, type[ClientError]] = {
     LinkStolen.condition: ClientStolen,
     MessageTooLarge.condition: ClientTooLarge,
 }
-_BY_STATUS: dict[int, type[ClientError]] = {
+BY_STATUS: dict[int, type[ClientError]] = {
     401: ClientDenied,
     403: ClientDenied,
     404: ClientNotFound,
@@ -172,7 +172,7 @@ def condition_error(text: str, error: Error | None) -> ClientError:
 
 def status_error(status: int, text: str, condition: str | None) -> ClientError:
     """The ClientError for a response of `$cbs` or `$management` with that status."""
-    kind = _BY_STATUS.get(status)
+    kind = BY_STATUS.get(status)
     if condition is None and kind is None and 400 <= status < 500:
         condition = "com.microsoft:argument-error"  # the request is wrong, so no retry helps
     error = None if condition is None else Error(condition=condition, description=text)

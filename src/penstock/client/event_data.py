@@ -6,6 +6,8 @@ import struct
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from penstock.amqp.composite import SPECS, read_composite, write_composite
 from penstock.amqp.decoder import DEFAULT, DecodeBudget, decode
 from penstock.amqp.encoder import encode
@@ -52,11 +54,6 @@ class EventData:
         "sequence_number",
     )
 
-    body: bytes
-    sequence_number: int | None
-    offset: str | None
-    partition_key: str | None
-
     def __init__(
         self,
         body: bytes | str = b"",
@@ -73,9 +70,9 @@ class EventData:
             self._fields = Properties(
                 content_type=content_type, message_id=message_id, correlation_id=correlation_id
             )
-        self.sequence_number = None
-        self.offset = None
-        self.partition_key = None
+        self.sequence_number: int | None = None
+        self.offset: str | None = None
+        self.partition_key: str | None = None
         self._enqueued_ms: int | None = None
         self._body_kind = _DATA
         self._properties_raw = b""
@@ -145,18 +142,15 @@ class EventData:
     def append_to(self, out: bytearray, annotations: bytes) -> None:
         """Append this event to a batch, after the encoded annotations. A received event keeps the
         bytes of its sections. Raises ArgumentError for values that AMQP cannot encode."""
-        fields = self._fields_section()
+        sections = self._fields_section()
+        if self._properties is None and self._properties_raw:
+            sections += _APPLICATION_PROPERTIES + self._properties_raw
+        body = self.body
         if self._body_kind == _DATA:
-            properties = self._properties
-            if properties is None and self._properties_raw:
-                fields += _APPLICATION_PROPERTIES + self._properties_raw
-            if append_event(out, annotations, fields, properties, self.body):
+            if append_event(out, annotations, sections, self._properties, body):
                 return
-            body = data_section(self.body)
-        else:
-            body = self.body
-        message = annotations + self._fields_section() + self._properties_section() + body
-        out += data_section(message)
+            body = data_section(body)
+        out += data_section(annotations + sections + self._properties_section() + body)
 
     def _fields_section(self) -> bytes:
         if self._fields_raw:
@@ -171,8 +165,6 @@ class EventData:
         return bytes(out)
 
     def _properties_section(self) -> bytes:
-        if self._properties is None and self._properties_raw:
-            return _APPLICATION_PROPERTIES + self._properties_raw
         if not self._properties:
             return b""
         if not all(isinstance(name, str) for name in self._properties):
@@ -185,7 +177,7 @@ class EventData:
 
 
 class ReceivedEvent(EventData):
-    """A row of columns; its sections are not decoded yet."""
+    """A row of columns, in the order of `Columns`; its sections are not decoded yet."""
 
     __slots__ = ()
 
@@ -234,7 +226,7 @@ class EventDataBatch:
         self.partition_id = partition_id
         self.partition_key = partition_key
         self.lane = partition_id  # the partition whose link sends it; None: the hub's link
-        self._stamped = stamped
+        self.is_stamped = stamped
         # Each event repeats the annotations of the envelope, so that a broker stores it unchanged.
         self._annotations = annotations_section(partition_key, stamped=stamped)
         self._data = bytearray(_HEADER + self._annotations)
@@ -273,26 +265,22 @@ class EventDataBatch:
         annotations = self._annotations
         if partition_key is not None:
             check_route(None, partition_key)
-            annotations = annotations_section(partition_key, stamped=self._stamped)
+            annotations = annotations_section(partition_key, stamped=self.is_stamped)
         event.append_to(data, annotations)
         if len(data) > self.max_size_in_bytes:
             del data[before:]
             return False
-        if self._stamped:
+        if self.is_stamped:
             self._starts.append(_content_start(data, before))
         self._count += 1
         return True
 
     # --- for producers --------------------------------------------------------------------------
 
-    @property
-    def is_stamped(self) -> bool:
-        return self._stamped
-
     def stamp(self, producer: ProducerState) -> None:
         """Write the numbers after those that `producer` has published; the envelope repeats the
         first one (protocol.md 4.7)."""
-        assert self._stamped
+        assert self.is_stamped
         number = producer.after(1)
         write_stamp(self._data, len(_HEADER), producer, number)
         for start in self._starts:
@@ -311,18 +299,7 @@ class EventDataBatch:
 
 def to_events(columns: Columns) -> list[EventData]:
     """One EventData per row."""
-    rows = zip(
-        columns.sequence_numbers,
-        columns.offsets,
-        columns.enqueued_ms,
-        columns.partition_keys,
-        columns.bodies,
-        columns.properties,
-        columns.system,
-        columns.message_properties,
-        columns.body_kinds,
-        strict=True,
-    )
+    rows = zip(*msgspec.structs.astuple(columns), strict=True)
     return [ReceivedEvent(*row) for row in rows]
 
 

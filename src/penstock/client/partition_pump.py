@@ -37,27 +37,17 @@ class CloseReason(Enum):
     OWNERSHIP_LOST = 1
 
 
-class PumpProgress(msgspec.Struct):
-    """How far a pump is; its context reads this."""
-
-    checkpoint: ProcessorCheckpoint | None
-    last_event: EventData | None = None
-    reader: PartitionReceiver | None = None
-    is_stolen: bool = False
-
-
 class PartitionContext:
     """The partition that a handler is called for. There is one for each time of ownership."""
 
-    def __init__(self, lease: Lease, leases: Leases, progress: PumpProgress) -> None:
-        self.partition_id = lease.partition_id
+    def __init__(self, pump: PartitionPump, leases: Leases) -> None:
+        self.partition_id = pump.lease.partition_id
         self.fully_qualified_namespace = leases.group.fully_qualified_namespace
         self.eventhub_name = leases.group.eventhub_name
         self.consumer_group = leases.group.consumer_group
         self.owner_id = leases.owner_id
-        self._lease = lease
+        self._pump = pump
         self._leases = leases
-        self._progress = progress
 
     def __repr__(self) -> str:
         return f"<PartitionContext {self.eventhub_name}/{self.partition_id}>"
@@ -65,23 +55,24 @@ class PartitionContext:
     @property
     def last_enqueued(self) -> LastEnqueued | None:
         """The end of the partition; needs `track_last_enqueued` of the processor."""
-        reader = self._progress.reader
+        reader = self._pump.reader
         return None if reader is None else reader.last_enqueued
 
     async def update_checkpoint(self, event: EventData | None = None) -> None:
         """Store this event, by default the last one that the handler was called with, as the
         checkpoint: the next owner begins after it. Raises LeaseLost when this processor no longer
         owns the partition, and the errors of the store."""
-        event = event or self._progress.last_event
+        pump = self._pump
+        event = event or pump.last_event
         if event is None:
             return
-        if self._progress.is_stolen:
+        if pump.error is not None:
             raise LeaseLost(f"Another reader displaced that of partition {self.partition_id}.")
         if event.offset is None or event.sequence_number is None:
             raise ArgumentError("A checkpoint needs an event that was received.")
         checkpoint = ProcessorCheckpoint(event.offset, event.sequence_number)
-        await self._leases.save(self._lease, checkpoint)
-        self._progress.checkpoint = checkpoint
+        await self._leases.save(pump.lease, checkpoint)
+        pump.checkpoint = checkpoint
 
 
 OnEvents = Callable[[PartitionContext, list[EventData]], Awaitable[None]]
@@ -124,10 +115,12 @@ class PartitionPump:
         """ClientStolen or ClientClosed, where that ended the pump."""
         self.is_proven = False
         """A handler has succeeded."""
+        self.checkpoint = checkpoint
+        self.last_event: EventData | None = None
+        self.reader: PartitionReceiver | None = None
         self._work = work
         self._start = start
-        self._progress = PumpProgress(checkpoint)
-        self._context = PartitionContext(lease, leases, self._progress)
+        self._context = PartitionContext(self, leases)
         self._position = None if checkpoint is None else checkpoint.position
         self._delay_s = delay_s
         self._failures = 0
@@ -180,7 +173,7 @@ class PartitionPump:
             await self._initialize()
         if self._position is None:
             self._position = await self._first_position()
-        reader = self._progress.reader = work.consumer.open_partition(
+        reader = self.reader = work.consumer.open_partition(
             context.partition_id,
             self._position,
             owner_level=work.owner_level,
@@ -219,22 +212,18 @@ class PartitionPump:
             self.lose()
             raise LeaseLost(f"The lease of partition {context.partition_id} is over.")
         if events:
-            self._progress.last_event = events[-1]
+            self.last_event = events[-1]
         try:
             with self._handler_running():
                 await self._work.on_events(context, events)
         except Exception:
-            self._position = self._replay_position()
+            # A handler that failed gets the events after the checkpoint again.
+            self._position = self.checkpoint.position if self.checkpoint else self._start
             raise
         self.is_proven = True
         self._failures = 0
         if events and events[-1].offset is not None:  # every received event has one
             self._position = EventPosition.from_offset(events[-1].offset)
-
-    def _replay_position(self) -> EventPosition:
-        """After the checkpoint: a handler that failed gets the events again."""
-        checkpoint = self._progress.checkpoint
-        return self._start if checkpoint is None else checkpoint.position
 
     @contextlib.contextmanager
     def _handler_running(self) -> Iterator[None]:
@@ -256,13 +245,12 @@ class PartitionPump:
         if isinstance(error, ClientStolen | ClientClosed):
             # The next round reads the owner from the store; until then no reader is opened.
             self.error = error
-            self._progress.is_stolen = True
             self.reason = CloseReason.OWNERSHIP_LOST
             self._ending.set()
         await self._work.on_error(self._context, error)
 
     async def _close_reader(self) -> None:
-        reader, self._progress.reader = self._progress.reader, None
+        reader, self.reader = self.reader, None
         if reader is not None:
             try:
                 await reader.close()

@@ -218,10 +218,14 @@ class EventHubProducerClient(HubClient):
 
     # --- idempotent -----------------------------------------------------------------------------
 
-    async def _choose_partition(self, partition_key: str | None) -> str:
+    async def _read_partition_ids(self) -> list[str]:
         if not self._partition_ids:
             self._partition_ids = await self.get_partition_ids()
-        ids = self._partition_ids
+        return self._partition_ids
+
+    async def _choose_partition(self, partition_key: str | None) -> str:
+        """By the key, or round robin."""
+        ids = await self._read_partition_ids()
         if partition_key is not None:
             return ids[partition_for_key(partition_key, len(ids))]
         return ids[next(self._turn) % len(ids)]

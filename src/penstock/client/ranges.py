@@ -21,7 +21,7 @@ from penstock.client.event_position import EventPosition, to_milliseconds
 from penstock.client.hub_client import EventHubProperties, PartitionProperties
 from penstock.client.receiver import MessageChunk
 from penstock.client.retry import RetryPolicy
-from penstock.io.event_loop import new_event_loop
+from penstock.io.event_loop import EventLoopThread, new_event_loop
 from penstock.io.tls import unverified_tls_context
 from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError
@@ -67,7 +67,8 @@ def read_chunks(
     beginning of the range, the messages begin later, and there may be none. Raises ClientError:
     EventsLost for a gap after that, ClientTimedOut when no event arrives for `timeout_s`.
     """
-    with _new_runner() as runner:
+    _check_no_loop_runs()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         loop = runner.get_loop()
         client = _open_client(settings)
         runs = client.read_runs(
@@ -95,16 +96,12 @@ class HubReader:
     connection, on a thread of its own, serves all calls. Every method raises ClientError."""
 
     def __init__(self, settings: RangeSettings) -> None:
+        _check_no_loop_runs()
         self._timeout_s = settings.timeout_s
         self._client = _open_client(settings)
-        self._runner = _new_runner()
-        self._loop = self._runner.get_loop()
         self._is_closed = False
         self._closing = threading.Lock()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="penstock-hub-reader", daemon=True
-        )
-        self._thread.start()
+        self._thread = EventLoopThread("penstock-hub-reader")
 
     def __enter__(self) -> Self:
         return self
@@ -148,10 +145,7 @@ class HubReader:
                 self._ask(self._client.close())
             finally:
                 self._is_closed = True
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join(_STOP_S)
-                if not self._thread.is_alive():
-                    self._runner.close()
+                self._thread.close(_STOP_S)
 
     async def _partitions(self) -> dict[str, PartitionProperties]:
         ids = await self._client.get_partition_ids()
@@ -200,7 +194,7 @@ class HubReader:
         if self._is_closed:
             request.close()
             raise ClientClosed("The reader of the hub is closed.")
-        result = asyncio.run_coroutine_threadsafe(request, self._loop)
+        result = self._thread.submit(request)
         # Each step of the request has its own deadline; this one is for a thread that died.
         deadline_s = 10 * self._timeout_s + 60
         try:
@@ -232,12 +226,12 @@ def _retry_policy(timeout_s: float) -> RetryPolicy:
     return RetryPolicy(max(retries, _RETRIES_MIN), _BACKOFF.first_s, _BACKOFF.max_s)
 
 
-def _new_runner() -> asyncio.Runner:
+def _check_no_loop_runs() -> None:
     """Raises ArgumentError in a thread with a running event loop, which must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.Runner(loop_factory=new_event_loop)
+        return
     raise ArgumentError(
         "An event loop runs in this thread: ranges are read blocking, in a thread without one. "
         "Use EventHubConsumerClient.read_chunks here."

@@ -154,7 +154,7 @@ class PartitionReceiver:
         self._receiver: Receiver | None = None
         self._arrival: asyncio.Future[None] | None = None
         self._error: ClientError | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._reopening: asyncio.Task[None] | None = None  # runs while the reader is open
 
     def __repr__(self) -> str:
         return f"<PartitionReceiver {self._address} {self.position.selector}>"
@@ -168,10 +168,10 @@ class PartitionReceiver:
 
     async def open(self) -> None:
         """Attach, with retries. Raises ClientError."""
-        assert self._keeper is None
+        assert self._reopening is None
         receiver = await self._attempts.run(self._attach)
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(receiver))
-        self._keeper.add_done_callback(self._on_keeper_done)
+        self._reopening = asyncio.create_task(self._reopen_when_lost(receiver))
+        self._reopening.add_done_callback(self._on_reopening_ended)
 
     async def receive_batch(
         self, max_batch_size: int = 300, max_wait_time_s: float | None = None
@@ -218,10 +218,10 @@ class PartitionReceiver:
     async def close(self) -> None:
         """Close the connection. A second call does nothing."""
         self._end(ClientClosed("The reader is closed."))
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
+        reopening, self._reopening = self._reopening, None
+        if reopening is not None:
+            reopening.cancel()
+            await asyncio.wait([reopening])
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -253,7 +253,7 @@ class PartitionReceiver:
 
     async def _wait(self, seconds: float) -> None:
         """Until messages arrive, the reader ends, or the time is over."""
-        if self._keeper is None:
+        if self._reopening is None:
             raise ClientClosed("The reader is not open: enter it with `async with`.")
         if self._arrival is not None:
             raise RuntimeError("Another task receives from this reader: one at a time may.")
@@ -284,36 +284,26 @@ class PartitionReceiver:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    async def _keep(self, receiver: Receiver) -> None:
-        """Reopen the link whenever it is lost, until an attempt fails for good."""
+    async def _reopen_when_lost(self, receiver: Receiver) -> None:
+        """Attach again after the last received event whenever the link is lost, until an attempt
+        fails for good."""
         loop = asyncio.get_running_loop()
-        while self._error is None:
-            attached_s = loop.time()
-            await asyncio.wait([receiver.ended])
-            if loop.time() - attached_s >= _LIVED_S:
-                self._attempts.reset()
-            assert receiver.error is not None
-            reopened = await self._reopen(receiver.error)
-            if reopened is None:
-                return
-            receiver = reopened
+        try:
+            while self._error is None:
+                attached_s = loop.time()
+                await asyncio.wait([receiver.ended])
+                if loop.time() - attached_s >= _LIVED_S:
+                    self._attempts.reset()
+                assert receiver.error is not None
+                await self._attempts.wait_or_raise(receiver.error)
+                receiver = await self._attempts.run(self._attach)
+        except ClientError as error:
+            self._end(error)
 
-    def _on_keeper_done(self, keeper: asyncio.Task[None]) -> None:
+    def _on_reopening_ended(self, task: asyncio.Task[None]) -> None:
         """A bug in the task must not leave a caller waiting for ever."""
-        if not keeper.cancelled() and (fault := keeper.exception()) is not None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
             self._end(ClientError(f"The reader failed: {fault!r}"))
-
-    async def _reopen(self, lost: ClientError) -> Receiver | None:
-        """Attach again after the last received event; None where the reader has ended."""
-        while True:
-            try:
-                await self._attempts.wait_or_raise(lost)
-                return await self._attach()
-            except ClientError as error:
-                if error is lost:
-                    self._end(error)
-                    return None
-                lost = error
 
     async def _attach(self) -> Receiver:
         connection = self._connection

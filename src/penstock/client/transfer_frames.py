@@ -28,10 +28,14 @@ _HEADER_BYTES = _TAG_AT + 4 + 5 + 7
 
 def encode_publication(size: int, batch: int) -> tuple[bytes, int]:
     """Encoded payload and message format: `batch` events whose bodies have `size` bytes."""
-    message = data_section(bytes(i % 251 for i in range(size)))
-    if batch == 1:
-        return message, 0
-    return data_section(message) * batch, BATCH_FORMAT
+    body = bytes(i % 251 for i in range(size))
+    return encode_events(body, batch), 0 if batch == 1 else BATCH_FORMAT
+
+
+def encode_events(body: bytes, count: int) -> bytes:
+    """One event with that body, or a batch of equal ones."""
+    message = data_section(body)
+    return message if count == 1 else data_section(message) * count
 
 
 def data_section(body: bytes) -> bytes:
@@ -107,15 +111,18 @@ class PreparedRun:
         self._view = memoryview(self._block)
         self._written: list[bytes] = [bytes(count)] * 4  # the ids in the block: all 0
 
-    def take(self, first_id: int, count_max: int) -> tuple[bytes, int]:
-        """Frames of the deliveries first_id, first_id + 1, …, and their number: at least one, at
-        most `count_max`. The bytes are a copy, since a socket keeps what it could not write yet."""
-        assert count_max > 0
-        index = first_id % self._count
-        count = min(count_max, self._count - index)
-        self._renumber(first_id - index)
-        stride = self._stride
-        return bytes(self._view[index * stride : (index + count) * stride]), count
+    def take(self, first_id: int, count: int, at_s: float = 0.0) -> bytes:
+        """Frames of the deliveries first_id to first_id + count - 1; their time is not used. The
+        bytes are a copy, since a socket keeps what it could not write yet."""
+        parts = []
+        while count > 0:
+            index = first_id % self._count
+            stop = min(index + count, self._count)
+            self._renumber(first_id - index)
+            parts.append(bytes(self._view[index * self._stride : stop * self._stride]))
+            first_id += stop - index
+            count -= stop - index
+        return b"".join(parts)
 
     def _renumber(self, block_id: int) -> None:
         """Write the ids from block_id on into the block; block_id is a multiple of its count."""

@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
 from websockets.typing import Subprotocol
 
-from penstock.client.errors import ClientDenied, ClientError, ClientNotFound
+from penstock.client.errors import BY_STATUS, ClientError
 from penstock.model.connection_string import Endpoint
 
 _PATH = "/$servicebus/websocket"
@@ -19,11 +19,6 @@ _SUBPROTOCOL = Subprotocol("AMQPWSB10")
 _MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # the service sends one message per socket write
 _HTTPS_PORT, _HTTP_PORT = 443, 80
 _DEFAULT_PORTS = {5671: _HTTPS_PORT, 5672: _HTTP_PORT}  # for AMQP's default ports
-_REFUSALS: dict[int, type[ClientError]] = {
-    401: ClientDenied,
-    403: ClientDenied,
-    404: ClientNotFound,
-}
 
 
 class StreamProtocol(Protocol):
@@ -57,7 +52,7 @@ async def open_websocket(
         )
     except InvalidHandshake as error:
         response = getattr(error, "response", None)
-        kind = _REFUSALS.get(getattr(response, "status_code", 0), ClientError)
+        kind = BY_STATUS.get(getattr(response, "status_code", 0), ClientError)
         raise kind(f"The WebSocket to {host}:{port} was refused: {error}") from None
     connection.connection_made(ClientWebSocketTransport(socket, connection))
 

@@ -71,17 +71,8 @@ def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[
         )
 
     def on_change(change: CatalogChange) -> None:
-        deleted = change.before
-        if change.after is not None:
-            return
-        if isinstance(deleted, Namespace):
+        if change.after is None and isinstance(change.before, Namespace | Hub | ConsumerGroup):
             keep_existing()
-        elif isinstance(deleted, Hub):
-            keeper.forget_hub(deleted.id)
-        elif isinstance(deleted, ConsumerGroup):
-            hub = catalog.hub(deleted.namespace, deleted.hub)
-            if hub is not None:
-                keeper.forget_group(hub.id, deleted.name)
 
     keep_existing()
     return catalog.subscribe(on_change)

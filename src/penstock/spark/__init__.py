@@ -7,25 +7,18 @@ Java found and with suitable settings. PySpark is imported on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.spark.eventhubs.data_source import EventHubsDataSource
-    from penstock.spark.java import java_home
-    from penstock.spark.spark_session import session
+    from penstock.spark.eventhubs.data_source import EventHubsDataSource as EventHubsDataSource
+    from penstock.spark.java import java_home as java_home
+    from penstock.spark.spark_session import session as session
 
-_MODULES = {
-    "EventHubsDataSource": "penstock.spark.eventhubs.data_source",
-    "java_home": "penstock.spark.java",
-    "session": "penstock.spark.spark_session",
+_NAMES = {
+    "spark.eventhubs.data_source": "EventHubsDataSource",
+    "spark.java": "java_home",
+    "spark.spark_session": "session",
 }
-
-__all__ = ["EventHubsDataSource", "java_home", "session"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_MODULES[name]), name)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)

@@ -6,36 +6,22 @@ import a broker.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from penstock import lazy_names
 
 if TYPE_CHECKING:
     from penstock.model.clock import ManualClock as ManualClock
-    from penstock.testing.fault_board import InjectedFault as InjectedFault
     from penstock.testing.faults import Faults as Faults
+    from penstock.testing.faults import InjectedFault as InjectedFault
     from penstock.testing.in_process_broker import InProcessBroker as InProcessBroker
     from penstock.testing.in_process_broker import broker as broker
     from penstock.testing.published_events import PublishedEvent as PublishedEvent
 
-_MODULES = {
-    "ManualClock": "penstock.model.clock",
-    "InProcessBroker": "penstock.testing.in_process_broker",
-    "broker": "penstock.testing.in_process_broker",
-    "InjectedFault": "penstock.testing.fault_board",
-    "Faults": "penstock.testing.faults",
-    "PublishedEvent": "penstock.testing.published_events",
+_NAMES = {
+    "model.clock": "ManualClock",
+    "testing.faults": "Faults InjectedFault",
+    "testing.in_process_broker": "InProcessBroker broker",
+    "testing.published_events": "PublishedEvent",
 }
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)

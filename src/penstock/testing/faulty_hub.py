@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from penstock.broker import error_messages
 from penstock.broker.hub import HubRuntime, SenderLink
 from penstock.broker.idempotent_producers import ProducerLink
 from penstock.broker.reader import Reader
@@ -16,7 +18,7 @@ from penstock.gateway.guard import AddressLimits, ConnectionSlot
 from penstock.log.api import AppendDone
 from penstock.model.errors import PenstockError
 from penstock.model.events import EventBatch, Receipt
-from penstock.testing.fault_board import FaultBoard
+from penstock.testing.faults import FaultBoard, FaultKind
 
 
 class FaultyAddressLimits(AddressLimits):
@@ -29,7 +31,7 @@ class FaultyAddressLimits(AddressLimits):
         self._empty = asyncio.Event()
 
     def admit(self, host: str) -> ConnectionSlot | None:
-        slot = None if self._board.refuses_connection() else super().admit(host)
+        slot = None if self._board.strikes(FaultKind.CONNECTIONS) else super().admit(host)
         if slot is not None:
             self._slots.add(slot)
         return slot
@@ -60,7 +62,8 @@ class FaultyHub(HubRuntime):
         super().__init__(*args, **kwargs)
         self._board = board
         self._loop = loop
-        self._delayed = _OrderedDelay(board, loop)
+        # Delayed acknowledgements, in order whatever the delay of each, and when they are due.
+        self._delayed: deque[tuple[float, Callable[[], None]]] = deque()
 
     @property
     def name(self) -> str:
@@ -69,24 +72,23 @@ class FaultyHub(HubRuntime):
     def _append(
         self, partition: Any, batch: EventBatch, size_bytes: int, done: AppendDone, sender: object
     ) -> None:
-        if self._board.armed or self._delayed.is_waiting:
+        if self._board.armed or self._delayed:
             done = self._apply_faults(batch, done, sender)
         super()._append(partition, batch, size_bytes, done, sender)
 
     def _apply_faults(self, batch: EventBatch, done: AppendDone, sender: object) -> AppendDone:
         board = self._board
-        error = board.busy_error(self.name)
-        if error is not None:
+        if board.strikes(FaultKind.BUSY, self.name):
             self.counters.throttled_requests += 1
-            raise error
+            raise error_messages.server_busy_error()
         # A request over HTTPS has no link that could be detached.
         if isinstance(sender, SenderLink | ProducerLink) and board.counting_faults(
             self.name, "send"
         ):
             done = partial(self._count, batch.count, done, sender)
         delay_s = board.delay_s(self.name, "send")
-        if delay_s or self._delayed.is_waiting:
-            return partial(self._delayed.put, delay_s, done)
+        if delay_s or self._delayed:
+            return partial(self._delay, delay_s, done)
         return done
 
     def _count(
@@ -98,54 +100,25 @@ class FaultyHub(HubRuntime):
         due = self._board.count_events(self.name, "send", events)
         for fault in due:
             if not fault.acknowledges:
-                fault.hit(sender)
+                self._board.hit(fault, sender)
         done(outcome)
         for fault in due:
             if fault.acknowledges:  # after the turn that `done` has scheduled
-                self._loop.call_soon(fault.hit, sender)
+                self._loop.call_soon(self._board.hit, fault, sender)
+
+    def _delay(self, delay_s: float, done: AppendDone, outcome: Receipt | PenstockError) -> None:
+        due_s = self._loop.time() + delay_s
+        self._delayed.append((due_s, partial(done, outcome)))
+        self._loop.call_later(delay_s, self._release, due_s)
+        self._board.wake_ups[self._release] = None
+
+    def _release(self, until_s: float = math.inf) -> None:
+        while self._delayed and self._delayed[0][0] <= until_s:
+            self._delayed.popleft()[1]()
 
     def open_reader(self, **options: Any) -> Reader:
         inner = super().open_reader(**options)
         return cast(Reader, FaultyReader(inner, self, self._board, self._loop))
-
-
-class _OrderedDelay:
-    """Delays acknowledgements and keeps their order, whatever the delay of each."""
-
-    def __init__(self, board: FaultBoard, loop: asyncio.AbstractEventLoop) -> None:
-        self._board = board
-        self._loop = loop
-        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def put(self, delay_s: float, done: AppendDone, outcome: Receipt | PenstockError) -> None:
-        self._waiting.append((self._loop.time() + delay_s, partial(done, outcome)))
-        self._board.wake_ups[self._release_all] = None
-        self._start_timer()
-
-    def _start_timer(self) -> None:
-        if self._timer is None and self._waiting:
-            self._timer = self._loop.call_at(self._waiting[0][0], self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._release(self._loop.time())
-        self._start_timer()
-
-    def _release_all(self) -> None:
-        self._board.wake_ups.pop(self._release_all, None)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._release(float("inf"))
-
-    def _release(self, until_s: float) -> None:
-        while self._waiting and self._waiting[0][0] <= until_s:
-            self._waiting.popleft()[1]()
 
 
 class FaultyReader:
@@ -154,7 +127,7 @@ class FaultyReader:
     def __init__(
         self, inner: Reader, hub: FaultyHub, board: FaultBoard, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.hub = hub
+        self._hub = hub
         self._inner = inner
         self._board = board
         self._loop = loop
@@ -166,7 +139,7 @@ class FaultyReader:
         return getattr(self._inner, name)
 
     def allowance(self, bytes_max: int) -> int:
-        board, name = self._board, self.hub.name
+        board, name = self._board, self._hub.name
         if self._is_halted:
             return 0
         if not board.armed:
@@ -185,9 +158,9 @@ class FaultyReader:
     def advance(self, events: int, position: int) -> None:
         self._inner.advance(events, position)
         if self._board.armed:
-            for fault in self._board.count_events(self.hub.name, "receive", events):
+            for fault in self._board.count_events(self._hub.name, "receive", events):
                 self._is_halted = True
-                self._loop.call_soon(fault.hit, self)  # after the turn that sends them
+                self._loop.call_soon(self._board.hit, fault, self)  # after the turn that sends them
 
     def _wake_up(self) -> None:
         """The delay is over: this turn delivers what there is, the next one waits again."""

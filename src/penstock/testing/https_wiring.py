@@ -14,7 +14,6 @@ from penstock.auth.grant import Grant
 from penstock.auth.sas import Authority
 from penstock.catalog.api import Catalog
 from penstock.checkpoints.server_store import ServerCheckpointStore
-from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.amqp.websocket import PATHS, WebSocketEndpoint
 from penstock.gateway.http.checkpoints import PREFIX as CHECKPOINTS
@@ -26,25 +25,26 @@ from penstock.gateway.http.routes import RequestTarget
 from penstock.gateway.http.server import HttpServer, PublicApplication
 from penstock.model.entities import Right
 from penstock.service.lag_report import follow_catalog
-from penstock.testing.fault_board import FaultBoard
+from penstock.testing.faults import FaultBoard
 
 
 def open_https_server(
-    context: AmqpContext,
+    amqp: AmqpServer,
     *,
     catalog: Catalog,
     authorities: Callable[[], Sequence[Authority]],
-    amqp: AmqpServer,
     board: FaultBoard,
     data: Path,
     stack: contextlib.AsyncExitStack,
+    grace_s: float,
 ) -> HttpServer:
     """Publishing, AMQP over WebSocket, and checkpoints, which are stored in a file below `data`."""
-    keeper = ServerCheckpointStore(
+    context = amqp.context
+    store = ServerCheckpointStore(
         data / "checkpoints.sqlite", now_ms=context.clock.now_ms, loop=context.loop
     )
-    stack.push_async_callback(keeper.close)
-    stack.callback(follow_catalog(keeper, catalog))
+    stack.push_async_callback(store.close)
+    stack.callback(follow_catalog(store, catalog))
     shared: dict[str, Any] = {
         "broker": context.broker,
         "catalog": catalog,
@@ -53,7 +53,7 @@ def open_https_server(
         "new_id": context.new_id,
         "refusal_log": context.refusal_log,
     }
-    publishing, checkpoints = _Publishing(**shared), _Checkpoints(keeper=keeper, **shared)
+    publishing, checkpoints = _Publishing(**shared), _Checkpoints(keeper=store, **shared)
     publishing.board = checkpoints.board = board
     websocket = WebSocketEndpoint(amqp)
     application = PublicApplication(
@@ -61,7 +61,11 @@ def open_https_server(
         websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
         prefixes={CHECKPOINTS: checkpoints},
     )
-    return HttpServer(application, context.loop, guard=context.guard)
+    server = HttpServer(application, context.loop, guard=context.guard)
+    # AMQP connections are closed while the WebSockets below them are still open.
+    stack.push_async_callback(server.close, grace_s=grace_s)
+    stack.push_async_callback(amqp.close, grace_s=grace_s)
+    return server
 
 
 class _FaultyTokens(DataPlaneEndpoint):
@@ -70,9 +74,7 @@ class _FaultyTokens(DataPlaneEndpoint):
     board: FaultBoard
 
     def _authorize(self, request: HttpRequest, target: RequestTarget, right: Right) -> Grant:
-        error = self.board.token_error()
-        if error is not None:
-            raise error
+        self.board.check_token()
         return super()._authorize(request, target, right)
 
 

@@ -3,85 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.io.event_loop import new_event_loop
+from penstock.io.event_loop import EventLoopThread
 from penstock.model import limits, names
 from penstock.model.clock import Clock, ManualClock, SystemClock
-from penstock.testing.fault_board import WAIT_S, FaultBoard
-from penstock.testing.faults import Faults
+from penstock.testing.faults import WAIT_S, FaultBoard, Faults
 from penstock.testing.published_events import PublishedEvent
 from penstock.testing.wiring import BrokerOptions, InProcessService
 
 T = TypeVar("T")
 
-_HOUR = timedelta(hours=1)
 _DEADLINE_S = 60.0  # for calls to the broker's thread; none takes a second
 
 
-def broker(
-    *,
-    hubs: Sequence[str] | Mapping[str, int] = ("events",),
-    partitions: int = limits.PARTITION_COUNT_DEFAULT,
-    groups: Sequence[str] = (),
-    throughput_units: int | None = None,
-    retention: timedelta = timedelta(hours=limits.RETENTION_HOURS_DEFAULT),
-    clock: Clock | None = None,
-    data: Path | str | None = None,
-    tls: bool = False,
-    port: int = 0,
-    namespace: str = "penstock",
-) -> InProcessBroker:
+class InProcessBroker:
     """A broker for a test: `with broker() as it:` or `async with broker() as it:`.
 
-    `hubs` are names, or names with their partition counts; `partitions` is for those without one;
-    `groups` are created in each hub in addition to `$Default`. Units are enforced if
-    `throughput_units` is given. Events are stored in memory, or durably below `data`, where a later
-    broker finds them. With `tls`, `connection_string` uses TLS, which is available either way.
-    `port` is the port of plain TCP; 0 means any free one.
+    Any thread may call its methods, also inside an event loop: they return within milliseconds,
+    except `wait_for`, which has an async form.
     """
-    counts = dict(hubs) if isinstance(hubs, Mapping) else dict.fromkeys(_names(hubs), partitions)
-    hours, remainder = divmod(retention, _HOUR)
-    if remainder:
-        raise ValueError(f"retention is {retention}: whole hours are expected.")
-    return InProcessBroker(
-        BrokerOptions(
+
+    def __init__(
+        self,
+        *,
+        hubs: Sequence[str] | Mapping[str, int] = ("events",),
+        partitions: int = limits.PARTITION_COUNT_DEFAULT,
+        groups: Sequence[str] = (),
+        throughput_units: int | None = None,
+        retention: timedelta = timedelta(hours=limits.RETENTION_HOURS_DEFAULT),
+        clock: Clock | None = None,
+        data: Path | str | None = None,
+        tls: bool = False,
+        port: int = 0,
+        namespace: str = "penstock",
+    ) -> None:
+        """`hubs` are names, or names with their partition counts; `partitions` is for those without
+        one; `groups` are created in each hub in addition to `$Default`. Units are enforced if
+        `throughput_units` is given. Events are stored in memory, or durably below `data`, where a
+        later broker finds them. With `tls`, `connection_string` uses TLS, which is available either
+        way. `port` is the port of plain TCP; 0 means any free one.
+        """
+        hours, remainder = divmod(retention, timedelta(hours=1))
+        if remainder:
+            raise ValueError(f"retention is {retention}: whole hours are expected.")
+        if not isinstance(hubs, Mapping):
+            hubs = dict.fromkeys(_names(hubs), partitions)
+        self._options = BrokerOptions(
             namespace=names.namespace_name(namespace),
-            hubs=counts,
+            hubs=dict(hubs),
             groups=tuple(_names(groups)),
             throughput_units=throughput_units,
             retention_hours=hours,
             clock=clock or SystemClock(),
             data=None if data is None else Path(data),
             port=port,
-        ),
-        tls=tls,
-    )
-
-
-class InProcessBroker:
-    """Created by `broker()`. Any thread may call its methods, also inside an event loop: they
-    return within milliseconds, except `wait_for`, which has an async form."""
-
-    def __init__(self, options: BrokerOptions, *, tls: bool) -> None:
-        self._options = options
+        )
         self._is_tls = tls
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: EventLoopThread | None = None
         self._service: InProcessService | None = None
-        self._stopping: asyncio.Event | None = None
-        self._is_stop_requested = False
-        self._stopped: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._board = FaultBoard(lambda work: self._run(lambda _: work()))
         self.faults = Faults(self._board)
 
     def __repr__(self) -> str:  # connection strings hold keys
-        where = self._service.amqp if self._service is not None else "not running"
+        where = self.amqp if self._service is not None else "not running"
         return f"<penstock.testing.broker {where}>"
 
     def start(self) -> InProcessBroker:
@@ -97,9 +87,8 @@ class InProcessBroker:
     def stop(self) -> None:
         """Return when no thread, no socket and no file (except below `data`) is left. Connections
         of clients are closed. May be called again."""
-        self._request_stop()
         if self._thread is not None:
-            self._thread.join(_DEADLINE_S)
+            self._thread.close(_DEADLINE_S)
 
     __enter__ = start
 
@@ -129,13 +118,13 @@ class InProcessBroker:
     @property
     def amqp(self) -> str:
         """host:port of plain TCP."""
-        return self._require_service().amqp
+        return self._require_service().address("amqp")
 
     @property
     def amqps(self) -> str:
         """host:port of TLS; the port opens on first use. The Python SDK takes no port from a TLS
         connection string: give it `custom_endpoint_address=f"sb://{broker.amqps}"`."""
-        return self._await(self._require_service().amqps())
+        return self._await(self._require_service().open_tls("amqps"))
 
     @property
     def connection_string(self) -> str:
@@ -145,8 +134,9 @@ class InProcessBroker:
 
     @property
     def emulator_connection_string(self) -> str:
-        service = self._require_service()
-        return f"Endpoint=sb://{service.amqp};{service.key};UseDevelopmentEmulator=true;"
+        return (
+            f"Endpoint=sb://{self.amqp};{self._require_service().key};UseDevelopmentEmulator=true;"
+        )
 
     @property
     def tls_connection_string(self) -> str:
@@ -156,7 +146,8 @@ class InProcessBroker:
     @property
     def https_url(self) -> str:
         """For REST publishing, AMQP over WebSocket and checkpoints; the port opens on first use."""
-        return f"https://{self._await(self._require_service().https())}"
+        address = self._await(self._require_service().open_tls("https"))
+        return f"https://{address}"
 
     @property
     def ca_file(self) -> str:
@@ -214,61 +205,37 @@ class InProcessBroker:
         def advance_clock(service: InProcessService) -> None:
             clock.advance(time // timedelta(milliseconds=1))
             service.broker.enforce_retention()
-            service.recheck_tokens()
+            self._board.recheck_tokens()
 
         self._run(advance_clock)
 
     # --- the broker's thread --------------------------------------------------------------------
 
-    def _launch(self) -> concurrent.futures.Future[None]:
+    def _launch(self) -> Future[None]:
         if self._thread is not None:
             raise RuntimeError("This broker was started before: call broker() for another one.")
-        started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=self._run_thread, args=(started,), name="penstock-broker", daemon=True
-        )
-        self._thread.start()
+        started: Future[None] = Future()
+        self._thread = EventLoopThread("penstock-broker", partial(self._serve, started))
         return started
 
-    def _run_thread(self, started: concurrent.futures.Future[None]) -> None:
-        try:
-            with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(self._serve(started))
-        finally:
-            self._stopped.set_result(None)
-
-    async def _serve(self, started: concurrent.futures.Future[None]) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        if self._is_stop_requested:  # before there was an event to set
-            self._stopping.set()
+    async def _serve(self, started: Future[None], stopping: asyncio.Event) -> None:
         try:
             service = InProcessService(self._options, self._board)
             await service.start()
         except BaseException as error:  # noqa: BLE001 - passed to the thread that waits
             started.set_exception(error)
             return
-        self.faults.attach(service.server, service.recheck_tokens)
         self._service = service
         started.set_result(None)
-        await self._stopping.wait()
+        await stopping.wait()
         self._service = None
         await service.stop()
 
-    def _request_stop(self) -> None:
-        self._is_stop_requested = True
-        loop, stopping = self._loop, self._stopping
-        if loop is not None and stopping is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(stopping.set)
-            except RuntimeError:  # closed just now: another call has stopped it
-                return
-
     async def _stop_async(self) -> None:
         """The caller's loop keeps running, so that clients on it can close their connections."""
-        self._request_stop()
         if self._thread is not None:
-            await asyncio.shield(asyncio.wrap_future(self._stopped))
-            self._thread.join(_DEADLINE_S)  # it has nothing left to do
+            await asyncio.shield(asyncio.wrap_future(self._thread.stop()))
+            self._thread.close(_DEADLINE_S)  # it has nothing left to do
 
     def _require_service(self) -> InProcessService:
         if self._service is None:
@@ -287,9 +254,12 @@ class InProcessBroker:
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result(_DEADLINE_S)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        assert self._loop is not None  # set before the service
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        assert self._thread is not None  # set before the service
+        return self._thread.submit(work)
+
+
+broker = InProcessBroker
 
 
 def _names(value: Sequence[str]) -> Sequence[str]:

@@ -7,48 +7,45 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import base64
 import contextlib
 import os
 import secrets
 import shutil
-import ssl
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from penstock.auth.sas import Authority
 from penstock.broker.broker import Broker
-from penstock.catalog.api import Catalog, CatalogChange
+from penstock.catalog.api import Catalog
 from penstock.gateway.amqp.context import AmqpContext
 from penstock.gateway.amqp.server import AmqpServer
 from penstock.gateway.guard import Guard
 from penstock.log.api import LogStore, PartitionLog
 from penstock.model import limits, names
 from penstock.model.clock import Clock
-from penstock.model.entities import AuthorizationRule, LimitSet, Secret
+from penstock.model.entities import LimitSet
 from penstock.model.errors import ConfigurationError
 from penstock.model.names import NamespaceName
 from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
-from penstock.service.certificates import (
-    ALWAYS_COVERED,
-    Certificates,
-    development_certificates,
-    machine_names,
-    server_context,
-)
+from penstock.service.certificates import Certificates, prepare_certificates, server_context
 from penstock.service.config.settings import HubSettings, NamespaceSettings, Settings
-from penstock.testing.fault_board import FaultBoard
+from penstock.service.data_directory import DataDirectory
+from penstock.service.listeners import ListeningServer
+from penstock.service.management_context import new_key
+from penstock.testing.faults import FaultBoard
 from penstock.testing.faulty_hub import FaultyAddressLimits, FaultyHub
 from penstock.testing.published_events import PublishedEvent, decode_published
 
+Protocol = Literal["amqp", "amqps", "https"]
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
 _GRACE_S = 0.5  # for clients that a test has left open
@@ -73,16 +70,20 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 class InProcessService:
     """One broker with its listeners, from `start` to `stop`."""
 
+    # Set by `start`.
+    catalog: Catalog
+    broker: Broker
+    server: AmqpServer
+    key: str  # name and key of the root rule, as a connection string states them
+
     def __init__(self, options: BrokerOptions, board: FaultBoard) -> None:
         self.options = options
         self._board = board
         self._stack = contextlib.AsyncExitStack()
         self._loop = asyncio.get_running_loop()
-        self._ports: dict[str, int] = {}
+        self._ports: dict[Protocol, int] = {}
         self._opening = asyncio.Lock()
-        self._context: AmqpContext | None = None
-        self.host = "localhost"
-        self.key = ""
+        self._host = "localhost"
 
     async def start(self) -> None:
         """Open plain TCP only: TLS and HTTPS are opened when their address is first used."""
@@ -96,13 +97,12 @@ class InProcessService:
 
     async def _start(self) -> None:
         options, loop = self.options, self._loop
-        logs, self.catalog = self._stores()
-        root = self._seed(self.catalog)
-        self.key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
-        self._logs = logs
-        broker = Broker(
-            self.catalog,
-            logs,
+        self._logs, catalog = self._open_stores()
+        self.catalog = catalog
+        self._create_entities()
+        broker = self.broker = Broker(
+            catalog,
+            self._logs,
             options.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
@@ -114,25 +114,27 @@ class InProcessService:
             broker.hub(options.namespace, name)
         reads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
         self._stack.callback(reads.shutdown)
-        self.broker = broker
         addresses = FaultyAddressLimits(options.clock.monotonic_ms, self._board)
         self._stack.push_async_callback(addresses.close_all, _CLOSE_S)
-        self._authorities = _FaultyAuthorities(CatalogAuthorities(self.catalog), self._board)
-        self._context = AmqpContext(
+        self._authorities = CatalogAuthorities(catalog)
+        context = AmqpContext(
             broker=broker,
             clock=options.clock,
-            authorities=self._authorities,
+            authorities=self._check_token,
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
             guard=Guard(loop, addresses=addresses),  # by the machine's clock: it paces real work
         )
-        self.server = AmqpServer(self._context)
+        self.server = self._board.server = AmqpServer(context)
         self._stack.push_async_callback(self.server.close, grace_s=_GRACE_S)
-        self._stack.callback(self.catalog.subscribe(self._on_catalog_change))
-        self._ports["amqp"] = await self._listen(self.server.listen, options.port, None)
+        recheck = self._board.recheck_tokens
+        self._stack.callback(
+            catalog.subscribe(lambda change: recheck() if change.affects_links else None)
+        )
+        await self._listen("amqp", self.server, options.port)
 
-    def _stores(self) -> tuple[LogStore, Catalog]:
+    def _open_stores(self) -> tuple[LogStore, Catalog]:
         """Stores in memory, or below `data` as `penstock serve --data` has them."""
 
         def wake(work: Callable[[], None]) -> None:
@@ -147,15 +149,14 @@ class InProcessService:
         from penstock.catalog.sqlite import SqliteCatalog
         from penstock.log.embedded.store import EmbeddedLogStore
 
-        data = self.options.data
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data = DataDirectory(self.options.data).path
         logs = EmbeddedLogStore(data / "log", wake=wake, flush="disk")
         self._stack.callback(logs.close)
         catalog = SqliteCatalog(data / "catalog.sqlite")
         self._stack.callback(catalog.close)
         return logs, catalog
 
-    def _seed(self, catalog: Catalog) -> AuthorizationRule:
+    def _create_entities(self) -> None:
         options = self.options
         namespace = NamespaceSettings(
             name=names.namespace_name(options.namespace),
@@ -166,12 +167,20 @@ class InProcessService:
                 for name, partitions in options.hubs.items()
             ),
         )
-        return initial_entities.create_initial_entities(
-            catalog,
+        root = initial_entities.create_initial_entities(
+            self.catalog,
             Settings(namespaces=(namespace,), namespaces_given=True),
             now_ms=options.clock.now_ms(),
-            first_root_key=self._root_key,
+            first_root_key=(
+                new_key if options.data is None else DataDirectory(options.data).root_key
+            ),
         )
+        self.key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
+
+    def _check_token(self) -> Sequence[Authority]:
+        """Called whenever a client presents a token, so a fault can refuse it."""
+        self._board.check_token()
+        return self._authorities()
 
     def _hub_settings(self, name: str, partitions: int, groups: Sequence[str]) -> HubSettings:
         return HubSettings(
@@ -181,13 +190,6 @@ class InProcessService:
             groups=tuple(names.group_name(group) for group in groups),
         )
 
-    def _root_key(self) -> Secret:
-        if self.options.data is None:
-            return new_key()
-        from penstock.service.data_directory import DataDirectory
-
-        return DataDirectory(self.options.data).root_key()
-
     def create_hub(self, name: str, partitions: int, groups: Sequence[str]) -> None:
         initial_entities.seed_hub(
             self.catalog,
@@ -195,16 +197,6 @@ class InProcessService:
             self._hub_settings(name, partitions, groups),
             now_ms=self.options.clock.now_ms(),
         )
-
-    def _on_catalog_change(self, change: CatalogChange) -> None:
-        if change.affects_links:
-            self.recheck_tokens()
-
-    def recheck_tokens(self) -> None:
-        """End links whose tokens expired or whose policies changed. Clients present no token here,
-        so faults do not refuse any."""
-        with self._authorities.without_faults():
-            self.server.revalidate_grants()
 
     def _partition_logs(self, hub: str) -> list[PartitionLog]:
         """Raises NotFound."""
@@ -241,92 +233,54 @@ class InProcessService:
                 ) from None
         return self.published(hub, partition)
 
-    @property
-    def amqp(self) -> str:
-        return f"{self.host}:{self._ports['amqp']}"
+    def address(self, protocol: Protocol) -> str:
+        """host:port of a listener that is open."""
+        return f"{self._host}:{self._ports[protocol]}"
 
-    async def amqps(self) -> str:
-        """The address of AMQP over TLS; opens the listener on first use."""
+    async def open_tls(self, protocol: Literal["amqps", "https"]) -> str:
+        """The address of AMQP over TLS, or of HTTPS (publishing, AMQP over WebSocket, checkpoints);
+        opens the listener on first use."""
         async with self._opening:
-            if "amqps" not in self._ports:
-                self._ports["amqps"] = await self._listen(self.server.listen, 0, self._tls())
-        return f"{self.host}:{self._ports['amqps']}"
+            if protocol not in self._ports:
+                server = self.server if protocol == "amqps" else self._https_server()
+                await self._listen(protocol, server)
+        return self.address(protocol)
 
-    async def https(self) -> str:
-        """The address of HTTPS (publishing, AMQP over WebSocket, checkpoints); opens the listener
-        on first use."""
-        async with self._opening:
-            if "https" not in self._ports:
-                from penstock.testing.https_wiring import open_https_server
+    def _https_server(self) -> ListeningServer:
+        from penstock.testing.https_wiring import open_https_server
 
-                assert self._context is not None
-                https = open_https_server(
-                    self._context,
-                    catalog=self.catalog,
-                    authorities=self._authorities.inner,
-                    amqp=self.server,
-                    board=self._board,
-                    data=self._data(),
-                    stack=self._stack,
-                )
-                # AMQP connections are closed while the WebSockets below them are still open.
-                self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
-                self._stack.push_async_callback(self.server.close, grace_s=_GRACE_S)
-                self._ports["https"] = await self._listen(https.listen, 0, self._tls())
-        return f"{self.host}:{self._ports['https']}"
+        if self.options.data is not None:
+            data = self.options.data
+        else:
+            directory = tempfile.TemporaryDirectory(prefix="penstock-")
+            data = Path(self._stack.enter_context(directory))
+        return open_https_server(
+            self.server,
+            catalog=self.catalog,
+            authorities=self._authorities,
+            board=self._board,
+            data=data,
+            stack=self._stack,
+            grace_s=_GRACE_S,
+        )
 
     def certificates(self) -> Certificates:
         data = self.options.data
         return _shared_certificates(os.getpid()) if data is None else _certificates(data / "tls")
 
-    def _tls(self) -> ssl.SSLContext:
-        return server_context(self.certificates())
-
-    def _data(self) -> Path:
-        if self.options.data is not None:
-            return self.options.data
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
-
-    async def _listen(
-        self,
-        listen: Callable[[str, int, ssl.SSLContext | None], Awaitable[int]],
-        port: int,
-        tls: ssl.SSLContext | None,
-    ) -> int:
+    async def _listen(self, protocol: Protocol, server: ListeningServer, port: int = 0) -> None:
         """Listen on 127.0.0.1 and ::1, since `localhost` may resolve to either. If the port is in
         use on ::1, clients get the address 127.0.0.1."""
+        tls = None if protocol == "amqp" else server_context(self.certificates())
         try:
-            actual_port = await listen(_HOST, port, tls)
+            actual_port = await server.listen(_HOST, port, tls)
         except OSError as error:
             raise ConfigurationError(f"Cannot listen on port {port} ({error.strerror}).") from error
         try:
-            await listen(_HOST_6, actual_port, tls)
+            await server.listen(_HOST_6, actual_port, tls)
         except OSError:
-            self.host = _HOST
-        return actual_port
-
-
-class _FaultyAuthorities:
-    """Called whenever a client presents a token, so a fault can refuse it."""
-
-    def __init__(self, inner: Callable[[], Sequence[Authority]], board: FaultBoard) -> None:
-        self.inner = inner
-        self._board = board
-        self._is_faulty = True
-
-    def __call__(self) -> Sequence[Authority]:
-        error = self._board.token_error() if self._is_faulty else None
-        if error is not None:
-            raise error
-        return self.inner()
-
-    @contextlib.contextmanager
-    def without_faults(self) -> Iterator[None]:
-        self._is_faulty = False
-        try:
-            yield
-        finally:
-            self._is_faulty = True
+            self._host = _HOST
+        self._ports[protocol] = actual_port
 
 
 def _read_events(log: PartitionLog, partition: int) -> Iterator[PublishedEvent]:
@@ -348,8 +302,7 @@ def _event_count(log: PartitionLog) -> int:
 
 def _certificates(directory: Path) -> Certificates:
     """A development certificate. Clients check it by the machine's clock, not the broker's."""
-    hosts = [*ALWAYS_COVERED, *machine_names()]
-    return development_certificates(directory, hosts, now_ms=time.time_ns() // 1_000_000)
+    return prepare_certificates(directory, Settings(), now_ms=time.time_ns() // 1_000_000)
 
 
 @cache
@@ -359,7 +312,3 @@ def _shared_certificates(pid: int) -> Certificates:
     directory = Path(tempfile.mkdtemp(prefix="penstock-testing-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return _certificates(directory / "tls")
-
-
-def new_key() -> Secret:
-    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())

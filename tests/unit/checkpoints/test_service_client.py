@@ -18,6 +18,7 @@ from penstock.checkpoints.records import GroupNames
 from penstock.checkpoints.service_client import ServiceBackend, ServiceEndpoint, locate_service
 from penstock.model import errors
 from penstock.model.checkpoints import Checkpoint, Claim
+from penstock.model.connection_string import Endpoint
 from penstock.model.entities import Secret
 
 NAMES = GroupNames("localhost:5671", "plant/line", "$Default")
@@ -54,7 +55,10 @@ class Script:
     def backend(self, **service: Any) -> ServiceBackend:
         given: dict[str, Any] = {"key_name": "root", "key": Secret("c2VjcmV0")} | service
         backend = ServiceBackend(
-            ServiceEndpoint(url="https://localhost:8443", namespace_host="localhost", **given),
+            ServiceEndpoint(
+                url="https://localhost:8443",
+                amqp=Endpoint(host="localhost", port=5671, tls=True, **given),
+            ),
             now_s=lambda: self.now_s,
             wait=self.waits.append,
         )
@@ -231,7 +235,11 @@ def test_a_certificate_that_cannot_be_verified_is_not_tried_again() -> None:
 def test_a_ca_file_that_is_not_there_is_said() -> None:
     with pytest.raises(errors.ArgumentError, match="nowhere"):
         ServiceBackend(
-            ServiceEndpoint(url="https://h:1", namespace_host="h", ca_file="/nowhere/ca.pem"),
+            ServiceEndpoint(
+                url="https://h:1",
+                amqp=Endpoint(host="h", port=5671, tls=True),
+                ca_file="/nowhere/ca.pem",
+            ),
         )
 
 
@@ -283,15 +291,15 @@ def runtime(tmp_path: Path) -> Iterator[dict[str, Any]]:
 def test_without_anything_else_it_is_port_8443_of_the_host() -> None:
     service = locate_service(REMOTE)
     assert service.url == "https://contoso.example.net:8443"
-    assert service.namespace_host == "contoso.example.net"
+    assert service.amqp.host == "contoso.example.net"
     assert service.ca_file is None
-    assert service.key is not None
-    assert service.key.reveal() == "c2VjcmV0"
+    assert service.amqp.key is not None
+    assert service.amqp.key.reveal() == "c2VjcmV0"
 
 
 def test_an_address_of_version_6_is_understood() -> None:
     service = locate_service(f"Endpoint=sb://[::1]:5671/;{KEY}")
-    assert (service.url, service.namespace_host) == ("https://[::1]:8443", "::1")
+    assert (service.url, service.amqp.host) == ("https://[::1]:8443", "::1")
 
 
 @pytest.mark.usefixtures("runtime")
@@ -338,9 +346,9 @@ def test_the_argument_wins_over_the_environment_and_that_over_the_file(
 def test_a_signature_stands_for_a_key() -> None:
     signature = "SharedAccessSignature sr=x&sig=y&se=1&skn=z"
     service = locate_service(f"Endpoint=sb://host/;SharedAccessSignature={signature}")
-    assert service.signature is not None
-    assert service.signature.reveal() == signature
-    assert service.key is None
+    assert service.amqp.signature is not None
+    assert service.amqp.signature.reveal() == signature
+    assert service.amqp.key is None
 
 
 NO_STRINGS = [

@@ -22,6 +22,7 @@ from penstock.client.errors import (
     condition_error,
 )
 from penstock.client.load.consumer import LatencyConsumer
+from penstock.client.load.measurements import LoadResult
 from penstock.client.load.producer import LoadProfile, LoadRate, TimestampedRun
 from penstock.client.transfer_frames import BATCH_FORMAT, TransferFraming
 from penstock.model.errors import ArgumentError, NotFound, OperationTimedOut, ServerBusy
@@ -72,11 +73,12 @@ async def test_stamps_that_were_sent_are_read_and_others_passed_over(size: int, 
     stranger = stamped(size, batch, other).take(3, 1, 1.0)
     step = len(data) // 3
     bounds = [edge for i in range(3) for edge in (i * step + 45, (i + 1) * step)]
-    reader = LatencyConsumer(size=size, mark=mine)
+    result = LoadResult()
+    reader = LatencyConsumer(result, size=size, mark=mine)
     reader.on_transfers(TransfersReceived(link, data, bounds, 0, 3, True, 0))
     reader.on_transfers(TransfersReceived(link, stranger, [45, len(stranger)], 3, 1, True, 0))
     reader.on_transfers(TransfersReceived(link, b"tiny", [0, 4], 4, 1, True, 0))
-    assert reader.result.events_read == reader.result.deliveries.count == 3
+    assert result.events_read == result.deliveries.total() == 3
     assert not reader.finished.done()
     reader.expect(3)
     await asyncio.wait_for(reader.finished, 1)

@@ -209,7 +209,7 @@ def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
         "first_error": result.first_error,
         **_percentiles("", result.latencies),
     }
-    if result.deliveries.count:
+    if result.deliveries:
         record["events_read"] = result.events_read
         record |= _percentiles("e2e_", result.deliveries)
     print_record(record, output)

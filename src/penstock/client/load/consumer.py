@@ -112,16 +112,16 @@ class LatencyConsumer:
     """Measures the latency of the events with this run's mark; others are ignored. Python code runs
     per event, so this is for fixed rates."""
 
-    def __init__(self, *, size: int, mark: bytes) -> None:
+    def __init__(self, result: LoadResult, *, size: int, mark: bytes) -> None:
+        self._result = result
         self._size = size
         self._mark = mark
         self._expected: int | None = None
-        self.result = LoadResult()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_transfers(self, event: TransfersReceived) -> None:
         now_s = time.perf_counter()
-        data, size, result = event.data, self._size, self.result
+        data, size, result = event.data, self._size, self._result
         for stop in event.bounds[1::2]:
             if stop < size:
                 continue
@@ -137,7 +137,7 @@ class LatencyConsumer:
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:
-        is_complete = self._expected is not None and self.result.events_read >= self._expected
+        is_complete = self._expected is not None and self._result.events_read >= self._expected
         if is_complete and not self.finished.done():
             self.finished.set_result(None)
 
@@ -153,8 +153,8 @@ async def end_to_end(
     """Publish to one partition and read it at the same time, in this process, so that both use the
     same clock. Raises ClientError, TimeoutError."""
     assert load.partition is not None
-    mark = secrets.token_bytes(8)
-    consumer = LatencyConsumer(size=load.size, mark=mark)
+    mark, result = secrets.token_bytes(8), LoadResult()
+    consumer = LatencyConsumer(result, size=load.size, mark=mark)
     async with open_connections(endpoint, load.hub, 1 + load.connections, tls=tls) as opened:
         receiver = await opened[0].receiver(
             f"{load.hub}/ConsumerGroups/{group}/Partitions/{load.partition}",
@@ -162,11 +162,10 @@ async def end_to_end(
             on_transfers=consumer.on_transfers,
             selector="amqp.annotation.x-opt-offset > '@latest'",
         )
-        producers = await attach_producers(opened[1:], load, mark=mark)
-        result = await run_producers(producers, load, report)
+        producers = await attach_producers(opened[1:], load, result, mark=mark)
+        await run_producers(producers, load, result, report)
         consumer.expect(result.events)
         await asyncio.wait([consumer.finished, receiver.ended], timeout=QUIET_S)
         if receiver.error is not None:
             raise receiver.error
-        result.merge(consumer.result)
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 
 import msgspec
 
@@ -14,33 +14,21 @@ _STEPS = 100  # latency classes per factor of e: each is 1 % wide
 _LATENCY_MS_MIN = 0.001
 
 
-class LatencySamples:
-    """A histogram with a resolution of 1 %, in a few kilobytes for any number of samples."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self.count = 0
+class LatencySamples(Counter[int]):
+    """A histogram with a resolution of 1 %, in a few kilobytes for any number of samples: counts by
+    latency class."""
 
     def add(self, ms: float, count: int = 1) -> None:
-        key = int(math.log(max(ms, _LATENCY_MS_MIN)) * _STEPS // 1)
-        self._counts[key] = self._counts.get(key, 0) + count
-        self.count += count
-
-    def merge(self, other: LatencySamples) -> None:
-        for key, count in other._counts.items():
-            self._counts[key] = self._counts.get(key, 0) + count
-        self.count += other.count
+        self[int(math.log(max(ms, _LATENCY_MS_MIN)) * _STEPS // 1)] += count
 
     def percentile(self, share: float) -> float | None:
         """The latency that a `share` (0 to 1) of the samples does not exceed; None if empty."""
-        if not self.count:
-            return None
-        remaining = max(1, math.ceil(share * self.count))
-        for key in sorted(self._counts):
-            remaining -= self._counts[key]
+        remaining = max(1, math.ceil(share * self.total()))
+        for key in sorted(self):
+            remaining -= self[key]
             if remaining <= 0:
                 return math.exp((key + 0.5) / _STEPS)
-        raise AssertionError("the classes hold all samples")
+        return None
 
 
 class SentDeliveries(msgspec.Struct):
@@ -97,7 +85,8 @@ class OutstandingDeliveries:
 
 
 class LoadResult(msgspec.Struct, kw_only=True):
-    """One run. `latencies` are from send to acknowledgement, `deliveries` from send to receive."""
+    """One run, over all its connections. `latencies` are from send to acknowledgement, `deliveries`
+    from send to receive."""
 
     events: int = 0
     payload_bytes: int = 0
@@ -117,15 +106,3 @@ class LoadResult(msgspec.Struct, kw_only=True):
     @property
     def mb_per_s(self) -> float:
         return self.payload_bytes / self.seconds / _MB if self.seconds else 0.0
-
-    def merge(self, other: LoadResult) -> None:
-        """Add another connection of the same run; the times stay those of the run."""
-        self.events += other.events
-        self.payload_bytes += other.payload_bytes
-        self.errors += other.errors
-        self.events_read += other.events_read
-        if self.first_error is None:
-            self.first_error = other.first_error
-            self.first_condition = other.first_condition
-        self.latencies.merge(other.latencies)
-        self.deliveries.merge(other.deliveries)

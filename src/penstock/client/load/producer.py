@@ -23,7 +23,7 @@ from penstock.client.load.measurements import LoadResult, OutstandingDeliveries
 from penstock.client.transfer_frames import (
     PreparedRun,
     TransferFraming,
-    data_section,
+    encode_events,
     encode_publication,
 )
 from penstock.model.connection_string import Endpoint
@@ -98,8 +98,7 @@ class TimestampedRun:
         return b"".join([frame(payload, (first_id + i) & 0xFFFFFFFF) for i in range(count)])
 
     def _payload(self, at_s: float) -> bytes:
-        message = data_section(STAMP.pack(self._mark, at_s) + self._padding)
-        return message if self._batch == 1 else data_section(message) * self._batch
+        return encode_events(STAMP.pack(self._mark, at_s) + self._padding, self._batch)
 
 
 class LoadProducer:
@@ -109,31 +108,32 @@ class LoadProducer:
         self,
         sender: Sender,
         load: LoadProfile,
+        result: LoadResult,
         *,
         events_max: int | None = None,
         mark: bytes | None = None,
         payload: bytes | None = None,
     ) -> None:
-        """With `mark` the events contain it and their send time; `payload` is an encoded message
-        that replaces that of the profile."""
+        """All producers of a run count in one `result`. With `mark` the events contain it and their
+        send time; `payload` is an encoded message that replaces that of the profile."""
         self._sender = sender
         self._link = sender.link
         self._load = load
+        self._result = result
         self._remaining = None if events_max is None else -(-events_max // load.batch)
         encoded, message_format = encode_publication(load.size, load.batch)
         framing = TransferFraming(self._link, message_format)
-        self._stamped = None
+        self._frames: PreparedRun | TimestampedRun
         if mark is not None:
-            self._stamped = TimestampedRun(framing, size=load.size, batch=load.batch, mark=mark)
-        self._prepared = PreparedRun(framing, encoded if payload is None else payload)
-        self._pieces = self._prepared.pieces
+            self._frames = TimestampedRun(framing, size=load.size, batch=load.batch, mark=mark)
+        else:
+            self._frames = PreparedRun(framing, encoded if payload is None else payload)
         self._outstanding = OutstandingDeliveries()
         self._rate: LoadRate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._stopping = False
-        self.result = LoadResult()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         sender.on_room_callback = self._schedule
         sender.on_range = self._on_settled
@@ -183,27 +183,20 @@ class LoadProducer:
         room = min(
             self._load.in_flight - self._outstanding.count,
             self._link.credit,
-            self._link.sendable_frames // self._pieces,
+            self._link.sendable_frames // self._frames.pieces,
         )
         if self._remaining is not None:
             room = min(room, self._remaining)
         return room if self._rate is None else min(room, self._rate.due(now_s))
 
-    def _send(self, room: int, now_s: float) -> int:
-        """Send one burst; returns its number of deliveries."""
+    def _send(self, count: int, now_s: float) -> int:
+        """Send one burst of at most `count` deliveries; returns their number."""
         link, at_s = self._link, now_s
         first = link.session.next_delivery_id
         if self._rate is not None:
-            room, at_s = self._rate.take(room, now_s)
-        if self._stamped is not None:
-            data, count = self._stamped.take(first, room, at_s), room
-        else:
-            data, count = self._prepared.take(first, room)
-            if self._rate is not None:
-                while count < room:  # the rate has counted them all
-                    more, taken = self._prepared.take((first + count) & 0xFFFFFFFF, room - count)
-                    data, count = data + more, count + taken
-        link.send_transfers(data, deliveries=count, frames=count * self._pieces)
+            count, at_s = self._rate.take(count, now_s)
+        data = self._frames.take(first, count, at_s)
+        link.send_transfers(data, deliveries=count, frames=count * self._frames.pieces)
         self._outstanding.add(first, count, at_s)
         if self._remaining is not None:
             self._remaining -= count
@@ -211,7 +204,7 @@ class LoadProducer:
 
     def _on_settled(self, first: int, last: int, error: Error | None) -> None:
         now_s = time.perf_counter()
-        result, load = self.result, self._load
+        result, load = self._result, self._load
         for count, at_s in self._outstanding.settle(first, last):
             if error is None:
                 result.events += count * load.batch
@@ -234,10 +227,10 @@ class LoadProducer:
         self._finish_if_idle()
 
     def _count_errors(self, count: int, error: Error) -> None:
-        self.result.errors += count
-        if self.result.first_error is None:
-            self.result.first_condition = error.condition
-            self.result.first_error = f"{error.condition}: {error.description}"
+        self._result.errors += count
+        if self._result.first_error is None:
+            self._result.first_condition = error.condition
+            self._result.first_error = f"{error.condition}: {error.description}"
 
     def _finish_if_idle(self) -> None:
         if self._outstanding.count == 0 and not self.finished.done():
@@ -254,7 +247,10 @@ async def publish(
     """Publish as fast as the service acknowledges, or at the load's rate. Raises ClientError,
     TimeoutError."""
     async with open_connections(endpoint, load.hub, load.connections, tls=tls) as connections:
-        return await run_producers(await attach_producers(connections, load), load, report)
+        result = LoadResult()
+        producers = await attach_producers(connections, load, result)
+        await run_producers(producers, load, result, report)
+        return result
 
 
 @asynccontextmanager
@@ -274,7 +270,11 @@ async def open_connections(
 
 
 async def attach_producers(
-    connections: list[Connection], load: LoadProfile, *, mark: bytes | None = None
+    connections: list[Connection],
+    load: LoadProfile,
+    result: LoadResult,
+    *,
+    mark: bytes | None = None,
 ) -> list[LoadProducer]:
     """A producer on each connection; they share the profile's `events_max`."""
     producers = []
@@ -283,24 +283,23 @@ async def attach_producers(
         share = load.events_max
         if share is not None:
             share = share // len(connections) + (number < share % len(connections))
-        producers.append(LoadProducer(sender, load, events_max=share, mark=mark))
+        producers.append(LoadProducer(sender, load, result, events_max=share, mark=mark))
     return producers
 
 
 async def run_producers(
-    producers: list[LoadProducer], load: LoadProfile, report: Report | None = None
-) -> LoadResult:
+    producers: list[LoadProducer],
+    load: LoadProfile,
+    result: LoadResult,
+    report: Report | None = None,
+) -> None:
     """Start and stop the producers together, and wait for the outstanding deliveries. Raises
     TimeoutError."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     for producer in producers:
         producer.start()
     finished = [producer.finished for producer in producers]
-
-    def count_events() -> int:
-        return sum(producer.result.events for producer in producers)
-
-    await wait_for(finished, load.duration_s, count_events, report)
+    await wait_for(finished, load.duration_s, lambda: result.events, report)
     for producer in producers:
         producer.stop()
     _, pending = await asyncio.wait(finished, timeout=_DRAIN_S)
@@ -309,12 +308,8 @@ async def run_producers(
             f"{len(pending)} of {len(finished)} connections have deliveries that were not "
             f"acknowledged within {_DRAIN_S:.0f} s."
         )
-    result = LoadResult(
-        seconds=time.perf_counter() - started_s, cpu_seconds=time.process_time() - cpu_s
-    )
-    for producer in producers:
-        result.merge(producer.result)
-    return result
+    result.seconds = time.perf_counter() - started_s
+    result.cpu_seconds = time.process_time() - cpu_s
 
 
 async def wait_for(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.checkpoints.records import GroupNames
-from penstock.checkpoints.service_client import ServiceBackend
+from penstock.checkpoints.service_client import ServiceBackend, locate_service
 from penstock.model.backoff import Backoff
 from penstock.model.checkpoints import Checkpoint
 from penstock.model.connection_string import parse_connection_string
@@ -44,9 +44,10 @@ def open_checkpoint_reporter(
     names = GroupNames(host, target.eventhub_name, options.consumer_group)
 
     def open_store() -> ServiceBackend:
-        return ServiceBackend.from_connection_string(
+        service = locate_service(
             target.connection_string.reveal(), https_url=target.https_url, ca_file=target.ca_file
         )
+        return ServiceBackend(service)
 
     return CheckpointReporter(names, open_store, service_offset)
 
