@@ -17,6 +17,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.options import argument, option
 from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
 from penstock.model.errors import AlreadyExists, ConfigurationError, NotFound, PenstockError
 
@@ -92,11 +93,11 @@ def write_contexts(file: Path, contexts: ServiceContexts) -> None:
     write_file_atomically(file, content + b"\n", mode=0o600)
 
 
-def selected_context(flag: str | None) -> tuple[str, ServiceContext] | None:
+def selected_context(flag: str | None) -> ServiceContext | None:
     """The context of the flag, of PENSTOCK_CONTEXT, or the current one; None if there is none."""
     stored = read_contexts(contexts_file())
     name = flag or os.environ.get("PENSTOCK_CONTEXT") or stored.current
-    return None if name is None else (name, stored.get(name))
+    return None if name is None else stored.get(name)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -110,40 +111,29 @@ def complete_contexts() -> list[str]:
         return []
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
-]
+Name = Annotated[str, argument("NAME", "A context", autocompletion=complete_contexts)]
 OptionalName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
+    str | None, argument("NAME", "A context", autocompletion=complete_contexts)
 ]
 
 
 @app.verb()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new context")],
+    name: Annotated[str, argument("NAME", "Name of the new context")],
     connection_string: Annotated[
-        str | None, typer.Option(metavar="STRING|-", help="For events; - reads it from stdin")
+        str | None, option("STRING|-", "For events; - reads it from stdin")
     ] = None,
-    admin_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Such as http://localhost:5300")
-    ] = None,
+    admin_url: Annotated[str | None, option("URL", "Such as http://localhost:5300")] = None,
     admin_token: Annotated[
-        str | None, typer.Option(metavar="TOKEN|-", help="Admin token; - reads it from stdin")
+        str | None, option("TOKEN|-", "Admin token; - reads it from stdin")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA file that verifies its certificate")
-    ] = None,
+    ca_file: Annotated[Path | None, option("FILE", "CA file that verifies its certificate")] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Data directory: the service that runs on it"),
+        Path | None, option("DIR", "Data directory: the service that runs on it")
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Default namespace of commands")
-    ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a context of that name")
-    ] = False,
+    namespace: Annotated[str | None, option("NAME", "Default namespace of commands")] = None,
+    use: Annotated[bool, option("--use", "Use it from now on")] = False,
+    replace: Annotated[bool, option("--replace", "Replace a context of that name")] = False,
 ) -> None:
     """Store a service under a name: its data directory, or its addresses and keys.
 
@@ -180,7 +170,7 @@ def add(
 @app.verb()
 def use(
     name: OptionalName = None,
-    none: Annotated[bool, typer.Option("--none", help="Use no context")] = False,
+    none: Annotated[bool, option("--none", "Use no context")] = False,
 ) -> None:
     """Use a context from now on, where neither flags nor environment name a service.
 
@@ -221,7 +211,7 @@ def list_(output: Format = OutputFormat.TABLE) -> None:
 @app.verb()
 def show(
     name: OptionalName = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show keys and tokens")] = False,
+    reveal: Annotated[bool, option("--reveal", "Show keys and tokens")] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show one context, by default the current one; keys and tokens only with --reveal.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.options import option
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -35,9 +37,7 @@ class OutputFormat(StrEnum):
     JSONL = "jsonl"
 
 
-Format = Annotated[
-    OutputFormat, typer.Option("-o", "--output", help="A table, a JSON list, or JSON lines")
-]
+Format = Annotated[OutputFormat, option("-o --output", "A table, a JSON list, or JSON lines")]
 
 
 def print_message(text: str) -> None:

@@ -26,12 +26,15 @@ class ProgressBar:
         total: int | None = None,
         total_bytes: int | None = None,
         quiet: bool = False,
+        on_error: str = "",
     ) -> None:
-        """`verb` begins the sentence at the end: "Sent"."""
+        """`verb` begins the sentence at the end: "Sent". `on_error` begins the one that counts the
+        events before an error."""
         self._verb = verb
         self._total = total
         self._total_bytes = total_bytes
         self._quiet = quiet
+        self._on_error = on_error
         self.events = 0
         self.bytes = 0
         self._started_s = time.monotonic()
@@ -55,6 +58,10 @@ class ProgressBar:
             self._update()
             self._progress.stop()
             self._progress = None
+        if error is None and not self._quiet:
+            print_message(self.summary())
+        elif error is not None and self._on_error and self.events:
+            print_message(f"{self._on_error}: {self.events:,}.")
 
     def expect(self, total: int) -> None:
         """Set the number of events that will come."""
@@ -90,11 +97,6 @@ class ProgressBar:
         if self.events > 1 and took_s >= 0.1:
             text += f": {self.events / took_s:,.0f}/s, {format_bytes(self.bytes / took_s)}/s"
         return text + "."
-
-    def tell(self) -> None:
-        """Print the summary, unless the command is quiet."""
-        if not self._quiet:
-            print_message(self.summary())
 
     def _begin(self, screen: Console) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn

@@ -8,30 +8,56 @@ data directory.
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from penstock.cli.contexts import ServiceContext, selected_context
+from penstock.cli.command_tree import WHICH_SERVICE
+from penstock.cli.contexts import ServiceContext, complete_contexts, selected_context
+from penstock.cli.options import option
 from penstock.model.errors import ConfigurationError, NotFound
 
 if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
-    from penstock.model.connection_string import Endpoint
 
 DATA_DEFAULT = Path("penstock-data")
 
 
-class ServiceFlags(NamedTuple):
-    """The flags that name a service; None where a flag is absent."""
+service_option = partial(option, rich_help_panel=WHICH_SERVICE)
+DataOption = Annotated[
+    Path | None,
+    service_option("DIR", "Data directory of a service on this machine [default: ./penstock-data]"),
+]
+ContextOption = Annotated[
+    str | None,
+    service_option("NAME", "A name of `penstock context list`", autocompletion=complete_contexts),
+]
 
-    data: Path | None = None
-    context: str | None = None
-    admin_url: str | None = None
-    admin_token: str | None = None
-    ca_file: Path | None = None
-    namespace: str | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceFlags:
+    """The flags that name a service, in the order of the help; None where a flag is absent."""
+
+    namespace: Annotated[
+        str | None, service_option("NAME", "The namespace [default: the service's own]")
+    ] = None
+    data: DataOption = None
+    context: ContextOption = None
+    admin_url: Annotated[
+        str | None,
+        service_option("URL", "Its administration port, such as http://localhost:5300"),
+    ] = None
+    admin_token: Annotated[
+        str | None,
+        service_option(
+            "TOKEN", "Prefer PENSTOCK_ADMIN_TOKEN: other users can see command-line arguments"
+        ),
+    ] = None
+    ca_file: Annotated[
+        Path | None, service_option("FILE", "CA file that verifies its certificate (https)")
+    ] = None
 
 
 class AdminEndpoint(NamedTuple):
@@ -79,21 +105,10 @@ def data_directory(flags: ServiceFlags) -> Path:
     """The data directory itself, for commands that read or write its files."""
     if flags.data is not None:
         return flags.data
-    for step in (_step_of_flags(flags), _step_of_environment(), _step_of_context(None)):
+    for step in (_step_of_flags(flags), _step_of_environment(), selected_context(None)):
         if step is not None and step.data is not None:
             return Path(step.data)
     return DATA_DEFAULT
-
-
-def find_endpoint(
-    connection_string: str | None, data: Path | None, context: str | None = None
-) -> tuple[Endpoint, ssl.SSLContext | None]:
-    """Where events are sent and read, and the TLS context for it; None for plain TCP."""
-    from penstock.model.connection_string import parse_connection_string
-
-    text, ca_file = find_connection_string(connection_string, data, context)
-    endpoint = parse_connection_string(text)
-    return endpoint, ssl.create_default_context(cafile=ca_file) if endpoint.tls else None
 
 
 def find_connection_string(
@@ -129,7 +144,7 @@ def find_connection_string(
 
 
 def _find_step(flags: ServiceFlags) -> ServiceContext | None:
-    return _step_of_flags(flags) or _step_of_environment() or _step_of_context(None)
+    return _step_of_flags(flags) or _step_of_environment() or selected_context(None)
 
 
 def _step_of_flags(flags: ServiceFlags) -> ServiceContext | None:
@@ -138,7 +153,7 @@ def _step_of_flags(flags: ServiceFlags) -> ServiceContext | None:
         is_same = os.environ.get("PENSTOCK_ADMIN_URL") in (None, "", flags.admin_url)
         return _admin_context(flags.admin_url, os.environ if is_same else {})
     if flags.context is not None:
-        return _step_of_context(flags.context)
+        return selected_context(flags.context)
     return None if flags.data is None else ServiceContext(data=str(flags.data))
 
 
@@ -147,13 +162,8 @@ def _step_of_environment() -> ServiceContext | None:
     if url:
         return _admin_context(url, os.environ)
     if os.environ.get("PENSTOCK_CONTEXT"):
-        return _step_of_context(os.environ["PENSTOCK_CONTEXT"])
+        return selected_context(os.environ["PENSTOCK_CONTEXT"])
     return ServiceContext(data=data) if data else None
-
-
-def _step_of_context(name: str | None) -> ServiceContext | None:
-    selected = selected_context(name)
-    return None if selected is None else selected[1]
 
 
 def _admin_context(url: str, environ: Mapping[str, str]) -> ServiceContext:

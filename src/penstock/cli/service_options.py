@@ -6,17 +6,18 @@ options first, so that a wrong option is reported also when no service runs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from penstock.cli.command_tree import WHICH_SERVICE
-from penstock.cli.contexts import complete_contexts
+from penstock.cli.options import argument
 from penstock.cli.service_lookup import AdminEndpoint, ServiceFlags, data_directory, find_admin
 from penstock.model.errors import ConfigurationError, PenstockError
 
@@ -24,58 +25,8 @@ if TYPE_CHECKING:
     from penstock.management.client import ManagementClient
 
 P = ParamSpec("P")
+T = TypeVar("T")
 _COMPLETION_S = 1.0  # completion at the prompt must not block longer
-
-
-class ServiceOption(NamedTuple):
-    """One option of the section "Which service"; its flag is the name with dashes."""
-
-    name: str
-    kind: Any
-    metavar: str | None
-    text: str
-    default: Any = None
-    complete: Callable[[], list[str]] | None = None
-
-    def parameter(self) -> inspect.Parameter:
-        option = typer.Option(
-            f"--{self.name.replace('_', '-')}",
-            metavar=self.metavar,
-            help=self.text,
-            rich_help_panel=WHICH_SERVICE,
-            autocompletion=self.complete,
-        )
-        return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=self.default,
-            annotation=Annotated[self.kind, option],
-        )
-
-
-DATA = ServiceOption(
-    *("data", Path | None, "DIR"),
-    "Data directory of a service on this machine [default: ./penstock-data]",
-)
-CONTEXT = ServiceOption(
-    *("context", str | None, "NAME", "A name of `penstock context list`"),
-    complete=complete_contexts,
-)
-_WHOLE_SERVICE = (
-    DATA,
-    CONTEXT,
-    ServiceOption(
-        "admin_url", str | None, "URL", "Its administration port, such as http://localhost:5300"
-    ),
-    ServiceOption(
-        *("admin_token", str | None, "TOKEN"),
-        "Prefer PENSTOCK_ADMIN_TOKEN: other users can see command-line arguments",
-    ),
-    ServiceOption("ca_file", Path | None, "FILE", "CA file that verifies its certificate (https)"),
-)
-_NAMESPACE = ServiceOption(
-    "namespace", str | None, "NAME", "The namespace [default: the service's own]"
-)
 
 
 class AdminSession:
@@ -84,20 +35,14 @@ class AdminSession:
     def __init__(self, flags: ServiceFlags, *, timeout_s: float = 30.0) -> None:
         self.flags = flags
         self._timeout_s = timeout_s
-        self._client: ManagementClient | None = None
-        self._admin: AdminEndpoint | None = None
 
-    @property
+    @functools.cached_property
     def admin(self) -> AdminEndpoint:
-        if self._admin is None:
-            self._admin = find_admin(self.flags)
-        return self._admin
+        return find_admin(self.flags)
 
-    @property
+    @functools.cached_property
     def client(self) -> ManagementClient:
-        if self._client is None:
-            self._client = self.admin.client(timeout_s=self._timeout_s)
-        return self._client
+        return self.admin.client(timeout_s=self._timeout_s)
 
     @property
     def namespace(self) -> str:
@@ -109,65 +54,85 @@ class AdminSession:
                 raise ConfigurationError(
                     f"There are several namespaces ({', '.join(names)}): pass --namespace."
                 )
-            self._admin = self.admin._replace(namespace=names[0])
+            self.admin = self.admin._replace(namespace=names[0])
         assert self.admin.namespace is not None
         return self.admin.namespace
 
     def forget(self) -> None:
         """Look the service up again on the next use: after a restart its ports may differ."""
         self.close()
-        self._admin = self._client = None
+        self.__dict__.pop("admin", None)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        client: ManagementClient | None = self.__dict__.pop("client", None)
+        if client is not None:
+            client.close()
 
 
 def add_options(
     function: Callable[..., None],
-    options: Sequence[ServiceOption],
-    open_service: Callable[[dict[str, Any], dict[str, Any]], AbstractContextManager[Any]],
+    flags: Callable[..., T],
+    open_service: Callable[[T, dict[str, Any]], AbstractContextManager[Any]],
+    *,
+    only: Collection[str] = (),
 ) -> Callable[..., None]:
-    """The command of `function` with `options` added. The first argument of `function` is what
-    `open_service(values of options, other arguments)` yields."""
+    """The command of `function`, and the parameters of `flags` as options, or `only` some of them.
+    The first argument of `function` is what `open_service(flags, other arguments)` yields. Another
+    parameter whose type is a dataclass stands for its fields."""
+    options = [field for field in _fields(flags) if not only or field.name in only]
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    groups: dict[str, Any] = {
+        item.name: item.annotation for item in own if dataclasses.is_dataclass(item.annotation)
+    }
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
-        chosen = {option.name: values.pop(option.name) for option in options}
-        with open_service(chosen, values) as service:
+        chosen = flags(**_take(values, options))
+        with open_service(chosen, dict(values)) as service:
+            for name, group in groups.items():
+                values[name] = group(**_take(values, _fields(group)))
             function(service, **values)
 
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # typer reads it
-        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        + [option.parameter() for option in options]
-    )
+    expanded = [_fields(groups[item.name]) if item.name in groups else [item] for item in own]
+    keywords = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in chain(*expanded)]
+    signature = inspect.Signature([*keywords, *options])
+    command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
     return command
+
+
+def _fields(kind: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(kind, eval_str=True).parameters.values())
+
+
+def _take(values: dict[str, Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+    """Remove the values of the parameters."""
+    return {parameter.name: values.pop(parameter.name) for parameter in parameters}
 
 
 def with_service(function: Callable[Concatenate[AdminSession, P], None]) -> Callable[..., None]:
     """A command on one namespace: also --namespace. It receives an AdminSession."""
-    return add_options(function, (_NAMESPACE, *_WHOLE_SERVICE), _open_session)
+    return add_options(function, ServiceFlags, _open_session)
 
 
 def with_whole_service(
     function: Callable[Concatenate[AdminSession, P], None],
 ) -> Callable[..., None]:
     """A command on the whole service, or one that has its own namespace argument."""
-    return add_options(function, _WHOLE_SERVICE, _open_session)
+    only = ("data", "context", "admin_url", "admin_token", "ca_file")
+    return add_options(function, ServiceFlags, _open_session, only=only)
 
 
 def with_data_directory(function: Callable[Concatenate[Path, P], None]) -> Callable[..., None]:
     """A command on files of a data directory. It receives the directory, which need not exist."""
-    return add_options(
-        function,
-        (DATA, CONTEXT),
-        lambda chosen, _: nullcontext(data_directory(ServiceFlags(**chosen))),
-    )
+
+    def find_directory(flags: ServiceFlags, _: dict[str, Any]) -> nullcontext[Path]:
+        return nullcontext(data_directory(flags))
+
+    return add_options(function, ServiceFlags, find_directory, only=("data", "context"))
 
 
-def _open_session(chosen: dict[str, Any], _: dict[str, Any]) -> closing[AdminSession]:
-    return closing(AdminSession(ServiceFlags(**chosen)))
+def _open_session(flags: ServiceFlags, _: dict[str, Any]) -> closing[AdminSession]:
+    return closing(AdminSession(flags))
 
 
 # --- shell completion -----------------------------------------------------------------------------
@@ -179,7 +144,8 @@ def _complete(
     """A completion of names; no names where the service does not answer within a second."""
 
     def complete(ctx: typer.Context) -> list[str]:
-        flags = ServiceFlags(**{name: ctx.params.get(name) for name in ServiceFlags._fields})
+        names = (field.name for field in dataclasses.fields(ServiceFlags))
+        flags = ServiceFlags(**{name: ctx.params.get(name) for name in names})
         try:
             with closing(AdminSession(flags, timeout_s=_COMPLETION_S)) as service:
                 hub = ctx.params.get("hub")
@@ -198,6 +164,4 @@ complete_groups = _complete(
 complete_namespaces = _complete(lambda client, namespace, hub: client.namespaces())
 complete_policies = _complete(lambda client, namespace, hub: client.rules(namespace, hub))
 
-HubName = Annotated[
-    str, typer.Argument(metavar="HUB", help="Event hub", autocompletion=complete_hubs)
-]
+HubName = Annotated[str, argument("HUB", "Event hub", autocompletion=complete_hubs)]

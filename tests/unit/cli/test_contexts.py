@@ -15,7 +15,13 @@ from penstock.cli.contexts import (
     read_contexts,
     write_contexts,
 )
-from penstock.cli.service_lookup import ServiceFlags, data_directory, find_admin, find_endpoint
+from penstock.cli.service_lookup import (
+    ServiceFlags,
+    data_directory,
+    find_admin,
+    find_connection_string,
+)
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import ConfigurationError, NotFound
 from penstock.service.data_directory import DataDirectory
 
@@ -161,7 +167,8 @@ def test_events_go_to_flag_environment_context_runtime(
     running: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def host(*given: object) -> str:
-        return find_endpoint(*given)[0].host  # type: ignore[arg-type]  # as the flags come
+        text, _ = find_connection_string(*given)  # type: ignore[arg-type]  # as the flags come
+        return parse_connection_string(text).host
 
     assert host(None, None) == "runtime"
     keep("c", c=ServiceContext(connection_string=STRING.format(host="context")))

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
+from penstock.cli.options import argument, option
 from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
@@ -25,7 +26,7 @@ _AUDIT_MAX = 1000
 @app.verb("list")
 def list_(
     service: AdminSession,
-    namespace: Annotated[str | None, typer.Option(help="Only those of this namespace")] = None,
+    namespace: Annotated[str | None, option("TEXT", "Only those of this namespace")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the AMQP connections with their links and events.
@@ -50,9 +51,7 @@ def list_(
 @app.verb()
 def kill(
     service: AdminSession,
-    connection: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Connection id, or its beginning")
-    ],
+    connection: Annotated[list[str], argument("ID...", "Connection id, or its beginning")],
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -77,12 +76,10 @@ def kill(
 @with_whole_service
 def audit(
     service: AdminSession,
-    newest: Annotated[
-        int, typer.Option("-n", "--newest", min=1, max=_AUDIT_MAX, help="Number of rows")
-    ] = 50,
-    who: Annotated[str | None, typer.Option(help="Only actions of this actor")] = None,
+    newest: Annotated[int, option("-n --newest N", "Number of rows", min=1, max=_AUDIT_MAX)] = 50,
+    who: Annotated[str | None, option("TEXT", "Only actions of this actor")] = None,
     what: Annotated[
-        str | None, typer.Option(help="Only actions whose name contains this text")
+        str | None, option("TEXT", "Only actions whose name contains this text")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:

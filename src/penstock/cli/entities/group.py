@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_seconds
+from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -32,14 +32,9 @@ app = CommandGroup("Consumer groups, their lag and their checkpoints.", with_ser
 
 _INTERVAL_S_MIN = 0.2
 
-GroupName = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Consumer group", autocompletion=complete_groups)
-]
+GroupName = Annotated[str, argument("GROUP", "Consumer group", autocompletion=complete_groups)]
 OptionalHubName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="HUB", help="Event hub [default: all of them]", autocompletion=complete_hubs
-    ),
+    str | None, argument("HUB", "Event hub [default: all of them]", autocompletion=complete_hubs)
 ]
 
 
@@ -47,11 +42,9 @@ OptionalHubName = Annotated[
 def create(
     service: AdminSession,
     hub: HubName,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the new group")],
-    metadata: Annotated[str | None, typer.Option(metavar="TEXT", help="A note")] = None,
-    if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave an existing group as it is")
-    ] = False,
+    group: Annotated[str, argument("GROUP", "Name of the new group")],
+    metadata: Annotated[str | None, option("TEXT", "A note")] = None,
+    if_absent: Annotated[bool, option("--if-absent", "Leave an existing group as it is")] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Create a consumer group.
@@ -151,18 +144,12 @@ def delete(
 def lag(
     service: AdminSession,
     hub: OptionalHubName = None,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Only this consumer group")
-    ] = None,
+    group: Annotated[str | None, option("--group -g TEXT", "Only this consumer group")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; -o jsonl adds the time")
+        bool, option("--watch -w", "Repeat until Ctrl-C; -o jsonl adds the time")
     ] = False,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="With --watch: time between two updates")
-    ] = "2s",
-    count: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: end after N updates")
-    ] = None,
+    interval: Annotated[str, option("TIME", "With --watch: time between two updates")] = "2s",
+    count: Annotated[int | None, option("N", "With --watch: end after N updates", min=1)] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show how far consumer groups are behind, partition by partition.
@@ -203,17 +190,10 @@ def seek(
     hub: HubName,
     group: GroupName,
     to: Annotated[
-        str,
-        typer.Option(
-            metavar="POSITION", help="earliest, latest, a sequence number, or a time (ISO 8601)"
-        ),
+        str, option("POSITION", "earliest, latest, a sequence number, or a time (ISO 8601)")
     ],
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Only this partition")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also while an owner or a reader is active")
-    ] = False,
+    partition: Annotated[str | None, option("--partition -p TEXT", "Only this partition")] = None,
+    force: Annotated[bool, option("--force", "Also while an owner or a reader is active")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,

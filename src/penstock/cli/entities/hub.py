@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_hours
+from penstock.cli.options import argument, option, parse_hours
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -37,36 +37,28 @@ _FIELDS = (
 )
 
 Retention = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="How long events are kept: 7d, 36h; a number is hours"),
+    str | None, option("TIME", "How long events are kept: 7d, 36h; a number is hours")
 ]
 Status = Annotated[
-    str | None,
-    typer.Option(metavar="STATUS", help="Active, Disabled, SendDisabled or ReceiveDisabled"),
+    str | None, option("STATUS", "Active, Disabled, SendDisabled or ReceiveDisabled")
 ]
-Metadata = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="A note of up to 1,024 characters")
-]
-Capture = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="JSON file with a captureDescription as in Azure"),
-]
+Metadata = Annotated[str | None, option("TEXT", "A note of up to 1,024 characters")]
+Capture = Annotated[Path | None, option("FILE", "JSON file with a captureDescription as in Azure")]
 
 
 @app.verb()
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ - . /")],
+    name: Annotated[str, argument("NAME", "Letters, digits, _ - . /")],
     partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", "-p", help="It cannot be changed later [default: 4]"),
+        int | None, option("--partitions -p N", "It cannot be changed later [default: 4]")
     ] = None,
     retention: Retention = None,
     status: Status = None,
     metadata: Metadata = None,
     capture: Capture = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave an existing event hub as it is")
+        bool, option("--if-absent", "Leave an existing event hub as it is")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
+from penstock.cli.options import argument, option
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -32,26 +33,21 @@ if TYPE_CHECKING:
 
 app = CommandGroup("Namespaces and their throughput units.", with_whole_service)
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Namespace", autocompletion=complete_namespaces)
-]
-MaxUnits = Annotated[int | None, typer.Option(help="Auto-inflate up to N units; 0 switches it off")]
+Name = Annotated[str, argument("NAME", "Namespace", autocompletion=complete_namespaces)]
+MaxUnits = Annotated[int | None, option("N", "Auto-inflate up to N units; 0 switches it off")]
 
 
 @app.verb()
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="6 to 50 letters, digits, hyphens")],
+    name: Annotated[str, argument("NAME", "6 to 50 letters, digits, hyphens")],
     units: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|unlimited", help="Throughput units; unlimited: counted, not enforced"
-        ),
+        str | None, option("N|unlimited", "Throughput units; unlimited: counted, not enforced")
     ] = None,
     max_units: MaxUnits = None,
-    sku: Annotated[str | None, typer.Option(help="Standard, Premium or Dedicated")] = None,
+    sku: Annotated[str | None, option("TEXT", "Standard, Premium or Dedicated")] = None,
     resource_group: Annotated[
-        str, typer.Option(help="Resource group in the management API")
+        str, option("TEXT", "Resource group in the management API")
     ] = "penstock",
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -129,7 +125,7 @@ def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun 
 def set_units(
     service: AdminSession,
     name: Name,
-    units: Annotated[str, typer.Argument(metavar="N|unlimited", help="Throughput units")],
+    units: Annotated[str, argument("N|unlimited", "Throughput units")],
     max_units: MaxUnits = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -154,15 +150,15 @@ app.verb("set-tu", hidden=True)(set_units)
 @with_data_directory
 def grant(
     data: Path,
-    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace")],
-    by: Annotated[str, typer.Option(help="Your name, for the audit log")],
+    namespace: Annotated[str, argument("NAMESPACE", "Namespace")],
+    by: Annotated[str, option("TEXT", "Your name, for the audit log")],
     throughput_units: Annotated[
-        int | None, typer.Option(help="New maximum: 40, 60, 80, 100 or a multiple of 100")
+        int | None, option("N", "New maximum: 40, 60, 80, 100 or a multiple of 100")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(help="New maximum for each event hub: 33 to 1024")
+        int | None, option("N", "New maximum for each event hub: 33 to 1024")
     ] = None,
-    note: Annotated[str, typer.Option(help="Reason, for the audit log")] = "",
+    note: Annotated[str, option("TEXT", "Reason, for the audit log")] = "",
 ) -> None:
     """Allow a namespace more units or partitions.
 

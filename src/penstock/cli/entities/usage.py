@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.cli.options import option
 from penstock.cli.output import OutputFormat, print_rows
 
 if TYPE_CHECKING:
@@ -40,32 +41,22 @@ _LABELS = {Period.HOUR: "%Y-%m-%dT%H:00:00Z", Period.DAY: "%Y-%m-%d", Period.MON
 
 
 def usage(
-    day: Annotated[bool, typer.Option("--day", help="One row per day instead of hour")] = False,
-    month: Annotated[
-        bool, typer.Option("--month", help="One row per month instead of hour")
-    ] = False,
-    namespace: Annotated[str | None, typer.Option(help="Only this namespace")] = None,
+    day: Annotated[bool, option("--day", "One row per day instead of hour")] = False,
+    month: Annotated[bool, option("--month", "One row per month instead of hour")] = False,
+    namespace: Annotated[str | None, option("TEXT", "Only this namespace")] = None,
     since: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="TIME", help="From this time (UTC) on: 2026-11-16T06", formats=_FORMATS
-        ),
+        datetime | None, option("TIME", "From this time (UTC) on: 2026-11-16T06", formats=_FORMATS)
     ] = None,
     until: Annotated[
-        datetime | None,
-        typer.Option(metavar="TIME", help="Up to this time (UTC)", formats=_FORMATS),
+        datetime | None, option("TIME", "Up to this time (UTC)", formats=_FORMATS)
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Also the number of publications and Capture hours")
+        bool, option("--details", "Also the number of publications and Capture hours")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Configuration file with a price list")
-    ] = None,
+    data: Annotated[Path | None, option("DIR", "Data directory [default: ./penstock-data]")] = None,
+    config: Annotated[Path | None, option("FILE", "Configuration file with a price list")] = None,
     output: Annotated[
-        UsageOutput, typer.Option("-o", "--output", help="A table, a JSON list, JSON lines or CSV")
+        UsageOutput, option("-o --output", "A table, a JSON list, JSON lines or CSV")
     ] = "table",
 ) -> None:
     """Show units, events and bytes by hour, day or month.

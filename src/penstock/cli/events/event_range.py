@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.cli.option_parsers import parse_position
+from penstock.cli.options import option, parse_position
 from penstock.formats.positions import StartKind, StartPosition
 from penstock.formats.quantities import EPOCH, MILLISECOND
 from penstock.model.errors import NotFound
@@ -35,8 +35,7 @@ OptionalFromOption = Annotated[
 _TO = "End before this position, written like --from [default: latest]"
 ToOption = Annotated[StartPosition, _position_option("--to", _TO, show_default=False)]
 Partitions = Annotated[
-    list[str] | None,
-    typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be repeated"),
+    list[str] | None, option("--partition -p N", "Only this partition; may be repeated")
 ]
 EARLIEST, LATEST = StartPosition(StartKind.EARLIEST), StartPosition(StartKind.LATEST)
 _FIRST_EVENT_S = 5.0  # the service sends nothing for an offset after the last event

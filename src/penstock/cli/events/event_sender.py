@@ -17,7 +17,7 @@ import typer
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.types import Symbol
-from penstock.cli.option_parsers import parse_duration
+from penstock.cli.options import option, parse_duration
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
 from penstock.client.event_data import ReceivedEvent
@@ -56,15 +56,14 @@ def parse_rate(text: str | float) -> float:
 
 RateOption = Annotated[
     float | None,
-    typer.Option(
-        "--rate",
-        metavar="N/s",
+    option(
+        "--rate N/s",
+        "At most this many events per second (1000/s, 60/min) [default: no limit]",
         parser=parse_rate,
-        help="At most this many events per second (1000/s, 60/min) [default: no limit]",
     ),
 ]
 BatchOption = Annotated[
-    int, typer.Option("--batch", min=1, max=60_000, help="At most this many events per publication")
+    int, option("--batch N", "At most this many events per publication", min=1, max=60_000)
 ]
 
 
@@ -79,9 +78,7 @@ def patience_option(default: str) -> Any:
 
 
 PatienceOption = Annotated[float, patience_option("60s")]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show neither a progress bar nor a summary")
-]
+QuietOption = Annotated[bool, option("--quiet -q", "Show neither a progress bar nor a summary")]
 PATIENCE_S = 60.0
 
 

@@ -33,6 +33,7 @@ from penstock.cli.events.event_sender import (
 )
 from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
+from penstock.cli.options import option
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
@@ -57,31 +58,24 @@ def parse_speed(text: str) -> float:
 def replay(
     wire: EventsEndpoint,
     hub: HubName,
-    into: Annotated[str, typer.Option("--into", metavar="HUB", help="Target event hub")],
+    into: Annotated[str, option("HUB", "Target event hub")],
     from_: FromOption = EARLIEST,
     to: ToOption = LATEST,
     partition: Partitions = None,
     speed: Annotated[
         float | None,
-        typer.Option(
-            "--speed",
-            metavar="2x",
+        option(
+            "2x",
+            "1x keeps the pauses between events, 2x halves them [default: no pauses]",
             parser=parse_speed,
-            help="1x keeps the pauses between events, 2x halves them [default: no pauses]",
         ),
     ] = None,
     group: GroupOption = "$Default",
     into_connection_string: Annotated[
-        str | None,
-        typer.Option(
-            "--into-connection-string",
-            metavar="STRING",
-            help="Connection string of the target, if it is another service",
-        ),
+        str | None, option("STRING", "Connection string of the target, if it is another service")
     ] = None,
     into_ca_file: Annotated[
-        Path | None,
-        typer.Option("--into-ca-file", metavar="FILE", help="Authorities to trust for the target"),
+        Path | None, option("FILE", "Authorities to trust for the target")
     ] = None,
     patience: PatienceOption = PATIENCE_S,
     quiet: QuietOption = False,
@@ -100,7 +94,7 @@ def replay(
     """
     target = wire
     if into_connection_string is not None:
-        target = EventsEndpoint(connection_string=into_connection_string, ca_file=into_ca_file)
+        target = EventsEndpoint(connection_string_flag=into_connection_string, ca_file=into_ca_file)
 
     async def plan() -> list[EventRange]:
         async with wire.consumer(hub, group) as consumer:
@@ -114,10 +108,8 @@ def replay(
         print_rows([_range_row(span) for span in ranges], output, title="Partitions")
         print_message(f"{total:,} events would go into '{into}'. Dry run: nothing was published.")
         return
-    counter = ProgressBar("Replayed", total=total, quiet=quiet)
-    with counter:
+    with ProgressBar("Replayed", total=total, quiet=quiet) as counter:
         run(_replay((wire, hub, group), (target, into), ranges, speed, counter, patience))
-    counter.tell()
 
 
 async def _replay(

@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.options import argument, option
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @with_data_directory
 def backup(
     data: Path,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory")],
+    directory: Annotated[Path, argument("DIR", "A new or empty directory")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a data directory, also while its service runs.
@@ -57,12 +58,9 @@ def backup(
 
 
 def restore(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory that `penstock backup` wrote")
-    ],
+    directory: Annotated[Path, argument("DIR", "Directory that `penstock backup` wrote")],
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="New or empty data directory [default: ./penstock-data]"),
+        Path | None, option("DIR", "New or empty data directory [default: ./penstock-data]")
     ] = None,
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,

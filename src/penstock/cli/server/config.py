@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.command_tree import CommandGroup
+from penstock.cli.options import argument, option
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.formats.quantities import format_plural
 
@@ -23,9 +24,7 @@ app = CommandGroup("Show, validate and describe the service's configuration.")
 _HIDDEN = "(set, not shown)"
 _SECRETS = ("root_key",)
 
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML, or Config.json [PENSTOCK_CONFIG]")
-]
+Config = Annotated[Path | None, option("FILE", "TOML, or Config.json [PENSTOCK_CONFIG]")]
 
 
 @app.verb()
@@ -42,9 +41,7 @@ def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
 
 @app.verb()
 def validate(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="[default: PENSTOCK_CONFIG]")
-    ] = None,
+    file: Annotated[Path | None, argument("FILE", "[default: PENSTOCK_CONFIG]")] = None,
 ) -> None:
     """Check a configuration; exit code 2 and one sentence with the line where it is wrong.
 
@@ -83,7 +80,7 @@ def _check_certificate(settings: Settings) -> None:
 @app.verb()
 def schema(
     json_schema: Annotated[
-        bool, typer.Option("--json-schema", help="A JSON Schema of the file, for editors")
+        bool, option("--json-schema", "A JSON Schema of the file, for editors")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

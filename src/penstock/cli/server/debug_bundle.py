@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from penstock.cli.command_tree import CommandGroup
+from penstock.cli.options import argument, option
 from penstock.cli.output import Format, OutputFormat, format_bytes, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import DataDirectoryError, PenstockError
@@ -68,11 +68,10 @@ class SecretRedactor:
 def bundle(
     service: AdminSession,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="New file [default: penstock-debug-TIME.tar.gz]"),
+        Path | None, argument("FILE", "New file [default: penstock-debug-TIME.tar.gz]")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also verify the whole log, which can take long")
+        bool, option("--verify", "Also verify the whole log, which can take long")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.options import option
 from penstock.cli.output import Format, OutputFormat, print_rows
 from penstock.cli.service_options import with_data_directory
 from penstock.model.errors import PenstockError
@@ -23,8 +24,7 @@ _READY_S = 10.0
 def doctor(
     data: Path,
     config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Configuration file [default: PENSTOCK_CONFIG]"),
+        Path | None, option("FILE", "Configuration file [default: PENSTOCK_CONFIG]")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:

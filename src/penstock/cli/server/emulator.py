@@ -12,6 +12,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.options import argument
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
@@ -28,9 +29,7 @@ Row = dict[str, object]
 @app.verb("import")
 def import_(
     service: AdminSession,
-    file: Annotated[
-        Path, typer.Argument(metavar="CONFIG.JSON", help="Configuration file of the emulator")
-    ],
+    file: Annotated[Path, argument("CONFIG.JSON", "Configuration file of the emulator")],
     dry_run: DryRun = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.options import argument
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
 from penstock.formats.quantities import format_time
 from penstock.model.errors import NotFound
@@ -23,8 +24,7 @@ app = CommandGroup("Verify and inspect the partition logs on disk.")
 @app.verb()
 def verify(
     directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Data directory or a copy of one; it may be in use"),
+        Path, argument("DIR", "Data directory or a copy of one; it may be in use")
     ] = Path("penstock-data"),
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -69,7 +69,7 @@ def verify(
 
 @app.verb()
 def dump(
-    segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A segment file (….log)")],
+    segment: Annotated[Path, argument("SEGMENT", "A segment file (….log)")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.cli.exit_codes import ExitCode
-from penstock.cli.option_parsers import parse_seconds
+from penstock.cli.options import option, parse_seconds
 from penstock.cli.output import Format, OutputFormat, print_message, print_record
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.io.http_client import HttpClient, HttpResponse
@@ -70,9 +70,7 @@ def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 @with_whole_service
 def health(
     service: AdminSession,
-    wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait up to this time until it is ready")
-    ] = None,
+    wait: Annotated[str | None, option("TIME", "Wait up to this time until it is ready")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Check that the service is ready, or wait until it is.

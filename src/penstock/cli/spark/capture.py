@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_seconds
+from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import (
     Format,
     OutputFormat,
@@ -48,17 +48,14 @@ _COLUMNS = (
 )
 
 Config = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The service's configuration, for credentials [PENSTOCK_CONFIG]"
-    ),
+    Path | None, option("FILE", "The service's configuration, for credentials [PENSTOCK_CONFIG]")
 ]
 
 
 @app.verb()
 def status(
     service: AdminSession,
-    hub: Annotated[str | None, typer.Argument(metavar="HUB", help="Only this one")] = None,
+    hub: Annotated[str | None, argument("HUB", "Only this one")] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show state, backlog, last file and last error of Capture.
@@ -92,25 +89,15 @@ def enable(
     service: AdminSession,
     hub: HubName,
     destination: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One of the configuration's destinations")
+        str | None, option("NAME", "One of the configuration's destinations")
     ] = None,
-    container: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Container or directory in it")
-    ] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Close a window after this time: 1m to 15m")
-    ] = "5m",
-    size: Annotated[
-        str, typer.Option(metavar="SIZE", help="or at this size: 10MB to 500MB")
-    ] = "300MB",
-    encoding: Annotated[
-        str, typer.Option(metavar="FORMAT", help="avro, avro-deflate or parquet")
-    ] = "avro",
-    name_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="All nine tokens, in any order")
-    ] = None,
+    container: Annotated[str | None, option("NAME", "Container or directory in it")] = None,
+    interval: Annotated[str, option("TIME", "Close a window after this time: 1m to 15m")] = "5m",
+    size: Annotated[str, option("SIZE", "or at this size: 10MB to 500MB")] = "300MB",
+    encoding: Annotated[str, option("FORMAT", "avro, avro-deflate or parquet")] = "avro",
+    name_format: Annotated[str | None, option("FORMAT", "All nine tokens, in any order")] = None,
     skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="No file for a window without events")
+        bool, option("--skip-empty", "No file for a window without events")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -177,7 +164,7 @@ def backfill(
     service: AdminSession,
     hub: HubName,
     since: Annotated[
-        str, typer.Option("--from", metavar="POSITION", help="earliest, a number, an ISO time")
+        str, option("--from POSITION", "earliest, a number, an ISO time")
     ] = "earliest",
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -201,7 +188,7 @@ def verify(
     hub: HubName,
     config: Config = None,
     connection_string: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Read the log with this connection string")
+        str | None, option("TEXT", "Read the log with this connection string")
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -241,23 +228,14 @@ def compact(
     service: AdminSession,
     hub: HubName,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL",
-        ),
+        str, option("PLACE", "Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL")
     ],
     since: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="From the hour of this time on (UTC)"),
+        str | None, option("--from TIME", "From the hour of this time on (UTC)")
     ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Up to the hour that ends then or later"),
-    ] = None,
+    until: Annotated[str | None, option("TIME", "Up to the hour that ends then or later")] = None,
     config: Config = None,
-    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
+    master: Annotated[str, option("MASTER", "Spark's")] = "local[*]",
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Merge captured files into Parquet, one directory per hour (Spark).
@@ -291,11 +269,10 @@ def run(
     service: AdminSession,
     config: Config = None,
     state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Checkpoints and spool [PENSTOCK_CAPTURE_STATE]"),
+        Path | None, option("DIR", "Checkpoints and spool [PENSTOCK_CAPTURE_STATE]")
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="MASTER", help="Spark's [default: the configuration's]")
+        str | None, option("MASTER", "Spark's [default: the configuration's]")
     ] = None,
 ) -> None:
     """Run the capture job here. `penstock serve` starts one by itself; only one may run.

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.cli.service_lookup import ServiceFlags, find_admin
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -85,14 +84,11 @@ def report_job(name: str, master: str, endpoint: EventsEndpoint) -> Iterator[Job
 def _find_client(endpoint: EventsEndpoint) -> ManagementClient | None:
     """Only if events and administration are of one service: a pipeline that reads from Azure is not
     reported to the service that happens to run in ./penstock-data."""
-    from penstock.client import parse_connection_string
-
     is_named = endpoint.data is not None or endpoint.context is not None
-    is_local = parse_connection_string(endpoint.connection_string).host in _LOOPBACK
+    is_local = endpoint.endpoint.host in _LOOPBACK
     if not (is_named or is_local or os.environ.get("PENSTOCK_ADMIN_URL")):
         return None
     try:
-        admin = find_admin(ServiceFlags(data=endpoint.data, context=endpoint.context))
-        return admin.client(timeout_s=_TIMEOUT_S)
+        return endpoint.find_admin().client(timeout_s=_TIMEOUT_S)
     except (PenstockError, OSError):
         return None

@@ -17,7 +17,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, with_events
-from penstock.cli.option_parsers import parse_seconds
+from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.cli.spark.job_reporter import report_job
@@ -40,35 +40,22 @@ _LOCAL_REMOTE = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;
 _SparkOption = partial(typer.Option, rich_help_panel="Spark")
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Defines pipeline()")]
+File = Annotated[Path, argument("FILE", "Defines pipeline()")]
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of pipeline(); repeatable"),
+    list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
 ]
 Name = Annotated[
-    str | None, typer.Option(help="Name of the job and its queries [default: the file's]")
+    str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
 ]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Store progress here; without it a new run starts over"),
+    str | None, option("DIR", "Store progress here; without it a new run starts over")
 ]
-From = Annotated[
-    str,
-    typer.Option("--from", metavar="POSITION", help="Where a new query begins: earliest, latest"),
-]
-Group = Annotated[str, typer.Option("--group", "-g", help="Consumer group")]
-Trigger = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Interval between batches [default: 1s]")
-]
-AvailableNow = Annotated[
-    bool, typer.Option("--available-now", help="Process the events that exist, then end")
-]
-Restart = Annotated[
-    str, typer.Option(metavar="TIMES", help="Restarts after a failure: a number, or always")
-]
-StopTimeout = Annotated[
-    str, typer.Option(metavar="TIME", help="How long a stop waits for the batch to end")
-]
+From = Annotated[str, option("--from POSITION", "Where a new query begins: earliest, latest")]
+Group = Annotated[str, option("--group -g TEXT", "Consumer group")]
+Trigger = Annotated[str | None, option("TIME", "Interval between batches [default: 1s]")]
+AvailableNow = Annotated[bool, option("--available-now", "Process the events that exist, then end")]
+Restart = Annotated[str, option("TIMES", "Restarts after a failure: a number, or always")]
+StopTimeout = Annotated[str, option("TIME", "How long a stop waits for the batch to end")]
 Master = Annotated[
     str | None, _SparkOption(metavar="URL", help="local[*] (default), spark://, yarn, k8s://")
 ]
@@ -82,10 +69,8 @@ Conf = Annotated[
 SparkLog = Annotated[
     str | None, _SparkOption(metavar="FILE|-", help="File for Spark's own log; -: stderr")
 ]
-Every = Annotated[
-    str, typer.Option(metavar="TIME", help="Interval between lines, without a terminal")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Rows and errors only")]
+Every = Annotated[str, option("TIME", "Interval between lines, without a terminal")]
+Quiet = Annotated[bool, option("--quiet -q", "Rows and errors only")]
 
 
 class _PipelineOptions(NamedTuple):
@@ -312,7 +297,6 @@ def _with_checkpoint(options: _PipelineOptions, scratch: Path) -> dict[str, str]
 
 
 def _make_hubs(options: _PipelineOptions, spark: SparkSession, show: ShowRows) -> PipelineHubs:
-    from penstock.client import parse_connection_string
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, PipelineHubs
 
     endpoint, is_remote = options.endpoint, options.remote is not None
@@ -321,8 +305,8 @@ def _make_hubs(options: _PipelineOptions, spark: SparkSession, show: ShowRows) -
         connection["connectionString"] = endpoint.connection_string
     else:
         connection["connectionString.env"] = CONNECTION_VARIABLE
-    if endpoint.ca_file and parse_connection_string(endpoint.connection_string).tls:
-        connection["tls.caFile"] = endpoint.ca_file
+    if endpoint.resolved_ca_file and endpoint.endpoint.tls:
+        connection["tls.caFile"] = endpoint.resolved_ca_file
     if endpoint.websocket:
         connection["transport"] = "wss"
     return PipelineHubs(spark, connection, reading=options.reading, show=show, is_remote=is_remote)
