@@ -10,6 +10,7 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -62,24 +63,32 @@ RateOption = Annotated[
         parser=parse_rate,
     ),
 ]
-BatchOption = Annotated[
-    int, option("--batch N", "At most this many events per publication", min=1, max=60_000)
-]
+QuietOption = Annotated[bool, option("--quiet -q", "Show neither a progress bar nor a summary")]
 
 
 def patience_option(default: str) -> Any:
-    return typer.Option(
-        "--patience",
-        metavar="TIME",
+    return option(
+        "TIME",
+        f"Give up when the service is busy or away for longer than this [default: {default}]",
         parser=parse_duration,
         show_default=False,
-        help=f"Give up when the service is busy or away for longer than this [default: {default}]",
     )
 
 
 PatienceOption = Annotated[float, patience_option("60s")]
-QuietOption = Annotated[bool, option("--quiet -q", "Show neither a progress bar nor a summary")]
 PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """How a command publishes events that it reads from a file or a pipe."""
+
+    batch: Annotated[
+        int, option("N", "At most this many events per publication", min=1, max=60_000)
+    ] = BATCH_EVENTS
+    rate: RateOption = None
+    patience: PatienceOption = PATIENCE_S
+    quiet: QuietOption = False
 
 
 class EventCopy(ReceivedEvent):

@@ -24,28 +24,15 @@ from penstock.capture.container import (
 )
 from penstock.capture.records import read_capture_records
 from penstock.cli.confirm import DryRun
-from penstock.cli.events.event_range import (
-    EARLIEST,
-    LATEST,
-    FromOption,
-    Partitions,
-    ToOption,
-    resolve_ranges,
-    select_partitions,
-)
+from penstock.cli.events.event_range import GroupOption, RangeOptions
 from penstock.cli.events.event_sender import (
-    BATCH_EVENTS,
-    PATIENCE_S,
-    BatchOption,
     EventCopy,
     EventSender,
     PartitionRouter,
-    PatienceOption,
+    PublishOptions,
     PublishRate,
     QuietOption,
-    RateOption,
 )
-from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, with_events
 from penstock.cli.options import argument, option
 from penstock.cli.output import print_message
@@ -73,9 +60,7 @@ def export(
     wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
-    from_: FromOption = EARLIEST,
-    to: ToOption = LATEST,
-    partition: Partitions = None,
+    selection: RangeOptions,
     group: GroupOption = "$Default",
     format_: Annotated[
         FileFormat | None, option("--format", "If the file name does not tell it")
@@ -100,8 +85,7 @@ def export(
 
     async def work(write: Callable[[Columns, str], None]) -> None:
         async with wire.consumer(hub, group) as consumer:
-            ids = await select_partitions(consumer, partition)
-            ranges = await resolve_ranges(consumer, ids, from_, to)
+            ranges = await selection.resolve(consumer)
             counter.expect(sum(span.events for span in ranges))
             for span in ranges:
                 chunks = consumer.read_range(span.partition, span.first, span.stop - 1)
@@ -122,13 +106,11 @@ def import_(
     wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
+    *,
     partition: Annotated[
         str | None, option("--partition -p N", "Publish all events to this partition")
     ] = None,
-    batch: BatchOption = BATCH_EVENTS,
-    rate: RateOption = None,
-    patience: PatienceOption = PATIENCE_S,
-    quiet: QuietOption = False,
+    publish: PublishOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Publish the events of a file.
@@ -141,11 +123,11 @@ def import_(
         penstock import orders orders.avro
         penstock import orders orders.jsonl --dry-run
     """
-    pace = PublishRate(rate)
+    pace = PublishRate(publish.rate)
     verb, on_error = "Read", ""
     if not dry_run:
         verb, on_error = "Imported", "Events imported before this error"
-    counter = ProgressBar(verb, quiet=quiet, on_error=on_error)
+    counter = ProgressBar(verb, quiet=publish.quiet, on_error=on_error)
 
     async def work(source: BinaryIO) -> None:
         if dry_run:
@@ -156,9 +138,9 @@ def import_(
             ids = await producer.get_partition_ids()
             if partition is not None and partition not in ids:
                 raise typer.BadParameter(f"'{hub}' has no partition '{partition}'.")
-            publisher = EventSender(producer, counter, patience_s=patience, pace=pace)
+            publisher = EventSender(producer, counter, patience_s=publish.patience, pace=pace)
             router = PartitionRouter(
-                publisher, ids, only=partition, batch_events=pace.batch_events(batch)
+                publisher, ids, only=partition, batch_events=pace.batch_events(publish.batch)
             )
             for events in _read_events(source, file):
                 await router.send(events)

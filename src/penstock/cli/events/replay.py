@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.confirm import DryRun
-from penstock.cli.events.event_range import (
-    EARLIEST,
-    LATEST,
-    EventRange,
-    FromOption,
-    Partitions,
-    ToOption,
-    resolve_ranges,
-    select_partitions,
-)
+from penstock.cli.events.event_range import EventRange, GroupOption, RangeOptions
 from penstock.cli.events.event_sender import (
     PATIENCE_S,
     EventCopy,
@@ -31,7 +22,6 @@ from penstock.cli.events.event_sender import (
     QuietOption,
     copy_events,
 )
-from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.options import option
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows
@@ -59,9 +49,7 @@ def replay(
     wire: EventsEndpoint,
     hub: HubName,
     into: Annotated[str, option("HUB", "Target event hub")],
-    from_: FromOption = EARLIEST,
-    to: ToOption = LATEST,
-    partition: Partitions = None,
+    selection: RangeOptions,
     speed: Annotated[
         float | None,
         option(
@@ -98,9 +86,7 @@ def replay(
 
     async def plan() -> list[EventRange]:
         async with wire.consumer(hub, group) as consumer:
-            return await resolve_ranges(
-                consumer, await select_partitions(consumer, partition), from_, to
-            )
+            return await selection.resolve(consumer)
 
     ranges = run(plan())
     total = sum(span.events for span in ranges)
@@ -108,29 +94,21 @@ def replay(
         print_rows([_range_row(span) for span in ranges], output, title="Partitions")
         print_message(f"{total:,} events would go into '{into}'. Dry run: nothing was published.")
         return
+    spans = [span for span in ranges if span.events]
+    clock = None if speed is None else _ReplayClock(len(spans), speed)
+
+    async def publish() -> None:
+        async with wire.consumer(hub, group) as consumer, target.producer(into) as producer:
+            ids = await producer.get_partition_ids()
+            senders = (EventSender(producer, counter, patience_s=patience) for _ in spans)
+            replays = (
+                _replay_partition(consumer, span, PartitionRouter(sender, ids), clock)
+                for span, sender in zip(spans, senders, strict=True)
+            )
+            await run_together(*replays)
+
     with ProgressBar("Replayed", total=total, quiet=quiet) as counter:
-        run(_replay((wire, hub, group), (target, into), ranges, speed, counter, patience))
-
-
-async def _replay(
-    source: tuple[EventsEndpoint, str, str],
-    target: tuple[EventsEndpoint, str],
-    ranges: list[EventRange],
-    speed: float | None,
-    counter: ProgressBar,
-    patience_s: float,
-) -> None:
-    wire, hub, group = source
-    ranges = [span for span in ranges if span.events]
-    clock = None if speed is None else _ReplayClock(len(ranges), speed)
-    async with wire.consumer(hub, group) as consumer, target[0].producer(target[1]) as producer:
-        ids = await producer.get_partition_ids()
-
-        async def replay_range(span: EventRange) -> None:
-            publisher = EventSender(producer, counter, patience_s=patience_s)
-            await _replay_partition(consumer, span, PartitionRouter(publisher, ids), clock)
-
-        await run_together(*(replay_range(span) for span in ranges))
+        run(publish())
 
 
 async def _replay_partition(

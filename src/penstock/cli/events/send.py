@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.events.event_sender import (
-    BATCH_EVENTS,
-    PATIENCE_S,
-    BatchOption,
     EventCopy,
     EventSender,
-    PatienceOption,
+    PublishOptions,
     PublishRate,
-    QuietOption,
-    RateOption,
     event_too_large,
 )
 from penstock.cli.events_options import EventsEndpoint, run, with_events
@@ -85,10 +80,6 @@ class _SendOptions:
     ] = None
     content_type: Annotated[str | None, option("TYPE", "Content type, such as text/plain")] = None
     repeat: Annotated[int, option("N", "Send everything N times", min=1)] = 1
-    batch: BatchOption = BATCH_EVENTS
-    rate: RateOption = None
-    patience: PatienceOption = PATIENCE_S
-    quiet: QuietOption = False
 
     @property
     def source(self) -> Path | None:
@@ -117,7 +108,7 @@ class _SendOptions:
 
 
 @with_events
-def send(wire: EventsEndpoint, job: _SendOptions) -> None:
+def send(wire: EventsEndpoint, job: _SendOptions, publish: PublishOptions) -> None:
     """Publish events.
 
     A file, stdin or --text is one event; with --lines each line is one. Lines that arrive slowly
@@ -141,18 +132,20 @@ def send(wire: EventsEndpoint, job: _SendOptions) -> None:
         "Sent",
         total=job.total,
         total_bytes=job.total_bytes,
-        quiet=job.quiet,
+        quiet=publish.quiet,
         on_error="Events sent before this error",
     )
     with counter:
-        run(_send(wire, job, counter))
+        run(_send(wire, job, publish, counter))
 
 
-async def _send(wire: EventsEndpoint, job: _SendOptions, counter: ProgressBar) -> None:
-    pace = PublishRate(job.rate)
+async def _send(
+    wire: EventsEndpoint, job: _SendOptions, publish: PublishOptions, counter: ProgressBar
+) -> None:
+    pace = PublishRate(publish.rate)
     async with wire.producer(job.hub) as producer:
-        publisher = EventSender(producer, counter, patience_s=job.patience, pace=pace)
-        filler = _BatchFiller(publisher, job, pace.batch_events(job.batch))
+        publisher = EventSender(producer, counter, patience_s=publish.patience, pace=pace)
+        filler = _BatchFiller(publisher, job, pace.batch_events(publish.batch))
         stored: list[list[bytes]] = []  # stdin can be read only once
         for turn in range(job.repeat):
             if turn and job.source == STDIO:

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.cli.events.event_range import (
     LATEST,
+    GroupOption,
     Partitions,
     position_before_sequence,
     resolve_ranges,
@@ -26,7 +27,6 @@ from penstock.cli.events.event_sender import (
     RateOption,
     patience_option,
 )
-from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, run_together, with_events
 from penstock.cli.options import option
 from penstock.cli.output import Format, OutputFormat, print_message, print_rows

@@ -14,6 +14,7 @@ import typer
 from penstock.cli.events.event_range import (
     EARLIEST,
     LATEST,
+    GroupOption,
     OptionalFromOption,
     Partitions,
     position_before_sequence,
@@ -31,7 +32,7 @@ from penstock.cli.events.render import (
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, with_events
 from penstock.cli.options import option, parse_option
 from penstock.cli.output import Format, OutputFormat, print_message
-from penstock.cli.service_options import HubName, complete_groups
+from penstock.cli.service_options import HubName
 from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
 from penstock.client.event_position import EventPosition
 from penstock.client.retry import RetryPolicy
@@ -53,9 +54,6 @@ _START_RETRY = RetryPolicy(retry_total=1)  # a service that does not run is repo
 
 EventTest = Callable[[EventView], bool]
 
-GroupOption = Annotated[
-    str, option("--group -g TEXT", "Consumer group", autocompletion=complete_groups)
-]
 FormatOption = Annotated[
     str | None,
     option(

@@ -8,10 +8,11 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,79 +38,57 @@ _SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
 _RESTARTS_MAX = 1_000_000
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _LOCAL_REMOTE = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;])")
-_SparkOption = partial(typer.Option, rich_help_panel="Spark")
+_spark_option = partial(option, rich_help_panel="Spark")
 
 
-File = Annotated[Path, argument("FILE", "Defines pipeline()")]
-Set = Annotated[
-    list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
-]
-Name = Annotated[
-    str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
-]
-Checkpoint = Annotated[
-    str | None, option("DIR", "Store progress here; without it a new run starts over")
-]
-From = Annotated[str, option("--from POSITION", "Where a new query begins: earliest, latest")]
-Group = Annotated[str, option("--group -g TEXT", "Consumer group")]
-Trigger = Annotated[str | None, option("TIME", "Interval between batches [default: 1s]")]
-AvailableNow = Annotated[bool, option("--available-now", "Process the events that exist, then end")]
-Restart = Annotated[str, option("TIMES", "Restarts after a failure: a number, or always")]
-StopTimeout = Annotated[str, option("TIME", "How long a stop waits for the batch to end")]
-Master = Annotated[
-    str | None, _SparkOption(metavar="URL", help="local[*] (default), spark://, yarn, k8s://")
-]
-Remote = Annotated[
-    str | None, _SparkOption(metavar="URL", help="A Spark Connect server: sc://HOST:PORT")
-]
-Conf = Annotated[
-    list[str] | None,
-    _SparkOption(metavar="spark.NAME=VALUE", help="A setting of Spark; repeatable"),
-]
-SparkLog = Annotated[
-    str | None, _SparkOption(metavar="FILE|-", help="File for Spark's own log; -: stderr")
-]
-Every = Annotated[str, option("TIME", "Interval between lines, without a terminal")]
-Quiet = Annotated[bool, option("--quiet -q", "Rows and errors only")]
+@dataclass(kw_only=True)
+class _PipelineOptions:
+    file: Annotated[Path, argument("FILE", "Defines pipeline()")]
+    set_: Annotated[
+        list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
+    ] = None
+    name: Annotated[
+        str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
+    ] = None
+    checkpoint: Annotated[
+        str | None, option("DIR", "Store progress here; without it a new run starts over")
+    ] = None
+    from_: Annotated[
+        str, option("--from POSITION", "Where a new query begins: earliest, latest")
+    ] = "latest"
+    group: Annotated[str, option("--group -g TEXT", "Consumer group")] = "$Default"
+    trigger: Annotated[str | None, option("TIME", "Interval between batches [default: 1s]")] = None
+    available_now: Annotated[
+        bool, option("--available-now", "Process the events that exist, then end")
+    ] = False
+    restart: Annotated[str, option("TIMES", "Restarts after a failure: a number, or always")] = "0"
+    stop_timeout: Annotated[str, option("TIME", "How long a stop waits for the batch to end")] = (
+        "60s"
+    )
+    master: Annotated[
+        str | None, _spark_option("URL", "local[*] (default), spark://, yarn, k8s://")
+    ] = None
+    remote: Annotated[
+        str | None, _spark_option("URL", "A Spark Connect server: sc://HOST:PORT")
+    ] = None
+    conf: Annotated[
+        list[str] | None, _spark_option("spark.NAME=VALUE", "A setting of Spark; repeatable")
+    ] = None
+    spark_log: Annotated[
+        str | None, _spark_option("FILE|-", "File for Spark's own log; -: stderr")
+    ] = None
+    every: Annotated[str, option("TIME", "Interval between lines, without a terminal")] = "10s"
+    output: Format = OutputFormat.TABLE
+    quiet: Annotated[bool, option("--quiet -q", "Rows and errors only")] = False
 
-
-class _PipelineOptions(NamedTuple):
-    endpoint: EventsEndpoint
-    file: PipelineFile
-    settings: RunSettings
-    reading: dict[str, str]
-    checkpoint: str | None
-    master: str | None
-    remote: str | None
-    conf: dict[str, str]
-    spark_log: str | None
-
-    @property
-    def where(self) -> str:
-        return self.master or self.remote or "local[*]"
+    def __post_init__(self) -> None:
+        """Raises typer.BadParameter."""
+        self.spark_conf = _parse_pairs(self.conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
+        self.chosen_master = self.master or self.spark_conf.get("spark.master")
 
 
 @app.verb(options=with_events)
-def run(
-    wire: EventsEndpoint,
-    file: File,
-    set_: Set = None,
-    name: Name = None,
-    checkpoint: Checkpoint = None,
-    from_: From = "latest",
-    group: Group = "$Default",
-    trigger: Trigger = None,
-    available_now: AvailableNow = False,
-    restart: Restart = "0",
-    stop_timeout: StopTimeout = "60s",
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    spark_log: SparkLog = None,
-    every: Every = "10s",
-    output: Format = OutputFormat.TABLE,
-    quiet: Quiet = False,
-) -> None:
+def run(wire: EventsEndpoint, options: _PipelineOptions) -> None:
     """Run a Structured Streaming job with a session and a source for the service.
 
     The file defines `def pipeline(spark, hubs)` and returns what is to run (docs/pipelines.md).
@@ -123,38 +102,26 @@ def run(
     from penstock.spark.pipelines.pipeline_file import PipelineFile
     from penstock.spark.pipelines.runner import RunSettings
 
-    spark_conf = _parse_pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
-    if master is not None and remote is not None:
+    if options.master is not None and options.remote is not None:
         raise typer.BadParameter("--master and --remote exclude each other.")
-    if trigger is not None and available_now:
+    if options.trigger is not None and options.available_now:
         raise typer.BadParameter("--trigger and --available-now exclude each other.")
-    interval_ms = round(parse_seconds(trigger or "1s", option="--trigger") * 1000)
-    every_s = parse_seconds(every, option="--every")
+    interval_ms = round(parse_seconds(options.trigger or "1s", option="--trigger") * 1000)
+    every_s = parse_seconds(options.every, option="--every")
     settings = RunSettings(
-        name=name or file.stem,
-        arguments=_parse_pairs(set_, "--set", what="NAME=VALUE"),
+        name=options.name or options.file.stem,
+        arguments=_parse_pairs(options.set_, "--set", what="NAME=VALUE"),
         trigger={"availableNow": True}
-        if available_now
+        if options.available_now
         else {"processingTime": f"{interval_ms} milliseconds"},
-        is_trigger_forced=available_now or trigger is not None,
-        restarts_max=_parse_restarts(restart),
-        stop_s=parse_seconds(stop_timeout, option="--stop-timeout"),
+        is_trigger_forced=options.available_now or options.trigger is not None,
+        restarts_max=_parse_restarts(options.restart),
+        stop_s=parse_seconds(options.stop_timeout, option="--stop-timeout"),
     )
-    pipeline = PipelineFile(file)
+    pipeline = PipelineFile(options.file)
     pipeline.check_names(settings.arguments)
-    options = _PipelineOptions(
-        endpoint=wire,
-        file=pipeline,
-        settings=settings,
-        reading={"startingPosition": from_, "consumerGroup": group},
-        checkpoint=checkpoint,
-        master=master or spark_conf.get("spark.master"),
-        remote=remote,
-        conf=spark_conf,
-        spark_log=spark_log,
-    )
-    with display(output, every_s=every_s, is_quiet=quiet) as shown:
-        _run(options, shown)
+    with display(options.output, every_s=every_s, is_quiet=options.quiet) as shown:
+        _run(wire, options, pipeline, settings, shown)
 
 
 @app.verb("list", options=with_whole_service)
@@ -169,12 +136,18 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     print_rows(service.client.jobs(), output, title="Jobs", columns=columns, shown=shown)
 
 
-def _run(options: _PipelineOptions, shown: PipelineDisplay) -> None:
+def _run(
+    wire: EventsEndpoint,
+    options: _PipelineOptions,
+    file: PipelineFile,
+    settings: RunSettings,
+    shown: PipelineDisplay,
+) -> None:
     _check_packages(options.remote)
     from penstock.spark.launcher import JvmLauncher
     from penstock.spark.pipelines.runner import PipelineRun
 
-    name = options.settings.name
+    name, where = settings.name, options.chosen_master or options.remote or "local[*]"
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals(shown.show_message))
         scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
@@ -182,13 +155,13 @@ def _run(options: _PipelineOptions, shown: PipelineDisplay) -> None:
         log = None
         if options.spark_log != "-":
             log = Path(options.spark_log) if options.spark_log else scratch / "spark.log"
-        reporter = stack.enter_context(report_job(name, options.where, options.endpoint))
-        _prepare_environment(options)
-        shown.show_starting(name, options.where)
+        reporter = stack.enter_context(report_job(name, where, wire))
+        _prepare_environment(wire, str(file.path.parent))
+        shown.show_starting(name, where)
         launcher = stack.enter_context(
             JvmLauncher(
                 app_name=f"penstock {name}",
-                master=options.master,
+                master=options.chosen_master,
                 remote=options.remote,
                 conf=_with_checkpoint(options, scratch),
                 log=log,
@@ -206,10 +179,10 @@ def _run(options: _PipelineOptions, shown: PipelineDisplay) -> None:
 
         pipeline = PipelineRun(
             start_spark(),
-            options.file,
-            options.settings,
+            file,
+            settings,
             shown,
-            hubs=partial(_make_hubs, options),
+            hubs=partial(_make_hubs, wire, options),
             restart_spark=start_spark if options.remote is None else None,
         )
         if reporter is not None:
@@ -264,15 +237,14 @@ def _check_packages(remote: str | None) -> None:
             )
 
 
-def _prepare_environment(options: _PipelineOptions) -> None:
+def _prepare_environment(wire: EventsEndpoint, folder: str) -> None:
     """Pass the connection to the JVM, and through it to the source's processes, by the environment:
     other users can see command-line arguments."""
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE
 
-    os.environ[CONNECTION_VARIABLE] = options.endpoint.connection_string
-    if options.endpoint.data is not None:
-        os.environ["PENSTOCK_DATA"] = str(options.endpoint.data.absolute())
-    folder = str(options.file.path.parent)
+    os.environ[CONNECTION_VARIABLE] = wire.connection_string
+    if wire.data is not None:
+        os.environ["PENSTOCK_DATA"] = str(wire.data.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)  # modules beside the file can be imported, as by python FILE.py
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -286,30 +258,33 @@ def _with_checkpoint(options: _PipelineOptions, scratch: Path) -> dict[str, str]
     if checkpoint is not None:
         if remote is None and "://" not in checkpoint:
             checkpoint = Path(checkpoint).absolute().as_uri()
-        return {_CHECKPOINT: checkpoint, **options.conf}
-    if _CHECKPOINT not in options.conf and remote and not _LOCAL_REMOTE.match(remote):
+        return {_CHECKPOINT: checkpoint, **options.spark_conf}
+    if _CHECKPOINT not in options.spark_conf and remote and not _LOCAL_REMOTE.match(remote):
         raise ConfigurationError(
             "--remote needs --checkpoint: a directory that the server can write to, as the "
             "server names it."
         )
     # For this run only: a query that is restarted continues where it was.
-    return {_CHECKPOINT: (scratch / "checkpoints").as_uri(), **options.conf}
+    return {_CHECKPOINT: (scratch / "checkpoints").as_uri(), **options.spark_conf}
 
 
-def _make_hubs(options: _PipelineOptions, spark: SparkSession, show: ShowRows) -> PipelineHubs:
+def _make_hubs(
+    wire: EventsEndpoint, options: _PipelineOptions, spark: SparkSession, show: ShowRows
+) -> PipelineHubs:
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, PipelineHubs
 
-    endpoint, is_remote = options.endpoint, options.remote is not None
-    connection: dict[str, Any] = {"operationTimeout": f"{endpoint.timeout_s:g}s"}
+    is_remote = options.remote is not None
+    connection: dict[str, Any] = {"operationTimeout": f"{wire.timeout_s:g}s"}
     if is_remote:
-        connection["connectionString"] = endpoint.connection_string
+        connection["connectionString"] = wire.connection_string
     else:
         connection["connectionString.env"] = CONNECTION_VARIABLE
-    if endpoint.resolved_ca_file and endpoint.endpoint.tls:
-        connection["tls.caFile"] = endpoint.resolved_ca_file
-    if endpoint.websocket:
+    if wire.resolved_ca_file and wire.endpoint.tls:
+        connection["tls.caFile"] = wire.resolved_ca_file
+    if wire.websocket:
         connection["transport"] = "wss"
-    return PipelineHubs(spark, connection, reading=options.reading, show=show, is_remote=is_remote)
+    reading = {"startingPosition": options.from_, "consumerGroup": options.group}
+    return PipelineHubs(spark, connection, reading=reading, show=show, is_remote=is_remote)
 
 
 def _format_rate(value: object) -> str:
