@@ -18,7 +18,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.model.errors import AlreadyExists, ConfigurationError, NotFound, PenstockError
 
 app = CommandGroup("Named services.")
@@ -205,7 +205,7 @@ def list_(output: Format = OutputFormat.TABLE) -> None:
         }
         for name, context in sorted(stored.contexts.items())
     ]
-    print_rows(rows, output, title="Contexts")
+    output.print_rows(rows, title="Contexts")
 
 
 @app.verb()
@@ -227,7 +227,7 @@ def show(
     record: dict[str, object] = {"name": name, "current": name == stored.current}
     for field, value in msgspec.structs.asdict(stored.get(name)).items():
         record[field] = _HIDDEN if value and field in _SECRETS and not reveal else value
-    print_record(record, output)
+    output.print_record(record)
 
 
 @app.verb()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_record
+from penstock.cli.output import Format, OutputFormat
 
 
 def version(output: Format = OutputFormat.TABLE) -> None:
@@ -27,7 +27,7 @@ def version(output: Format = OutputFormat.TABLE) -> None:
         "kernel": KERNEL,
         "platform": platform.platform(),
     }
-    print_record(record, output)
+    output.print_record(record)
 
 
 def completion(

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
 
@@ -38,12 +38,10 @@ def list_(
     rows = service.client.connections()
     if namespace is not None:
         rows = [row for row in rows if row["namespace"].casefold() == namespace.casefold()]
-    print_rows(
+    output.print_rows(
         rows,
-        output,
         title="Connections",
         columns=[name for name in _COLUMNS if rows and name in rows[0]],
-        shown={"age_seconds": format_seconds},
         elided=("id", "container_id"),
     )
 
@@ -96,7 +94,7 @@ def audit(
         if (who is None or row["who"] == who)
         and (what is None or what.casefold() in row["what"].casefold())
     ]
-    print_rows(rows[:newest], output, title="Audit log")
+    output.print_rows(rows[:newest], title="Audit log")
 
 
 def _find_id(ids: Iterable[str], text: str) -> str:

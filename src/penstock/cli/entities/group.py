@@ -9,16 +9,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    format_bytes,
-    format_seconds,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     HubName,
@@ -63,7 +54,7 @@ def create(
     if existing is not None:
         message = f"The consumer group '{entity.name}' of '{hub}' exists already."
     record = {"hub": hub, "name": entity.name, "user_metadata": entity.user_metadata}
-    print_result(message, record, output)
+    output.print_result(message, record)
 
 
 @app.verb("list")
@@ -85,7 +76,7 @@ def list_(
         for name in _list_hubs(service, hub)
         for entity in service.client.groups(service.namespace, name)
     ]
-    print_rows(rows, output, title="Consumer groups")
+    output.print_rows(rows, title="Consumer groups")
 
 
 @app.verb()
@@ -120,7 +111,7 @@ def show(
         },
         "lag_seconds": max(values("lag_seconds"), default=None),
     }
-    print_record(record, output, shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds})
+    output.print_record(record)
 
 
 @app.verb()
@@ -211,14 +202,14 @@ def seek(
     title = f"Checkpoints of {group}"
     planned = client.seek(*target, partition=partition, dry_run=True, force=force)
     if dry_run:
-        print_rows(planned, output, title=title)
+        output.print_rows(planned, title=title)
         print_message("Dry run: nothing was changed.")
         return
     moved = sum(row["from_sequence_number"] != row["to_sequence_number"] for row in planned)
     described = f"{moved} of {len(planned)} checkpoints of '{group}' on '{hub}' to {to}."
     if confirm(f"This moves {described}", group, yes=yes, dry_run=False):
         rows = client.seek(*target, partition=partition, dry_run=False, force=force)
-        print_rows(rows, output, title=title)
+        output.print_rows(rows, title=title)
         print_message(f"Moved {described}")
 
 

@@ -11,14 +11,7 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
 from penstock.cli.options import argument, option
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_namespaces,
@@ -70,7 +63,7 @@ def create(
         resource_group=resource_group,
     )
     message = f"Created the namespace '{namespace.name}': {_describe_units(namespace)}."
-    print_result(message, _namespace_row(namespace), output)
+    output.print_result(message, _namespace_row(namespace))
 
 
 @app.verb("list")
@@ -80,9 +73,8 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
     Examples:
         penstock namespace list
     """
-    print_rows(
+    output.print_rows(
         [_namespace_row(namespace) for namespace in service.client.namespaces()],
-        output,
         title="Namespaces",
         columns=("name", "sku", "units", "enforced", "maximum_units", "created_at"),
     )
@@ -100,7 +92,7 @@ def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE)
     hubs = client.hubs(name)
     record["hubs"] = [hub.name for hub in hubs]
     record["partitions"] = sum(hub.partition_count for hub in hubs)
-    print_record(record, output)
+    output.print_record(record)
 
 
 @app.verb()
@@ -141,7 +133,7 @@ def set_units(
         name, units=number, unlimited=is_unlimited, maximum_units=max_units
     )
     message = f"The namespace '{namespace.name}' has {_describe_units(namespace)}."
-    print_result(message, _namespace_row(namespace), output)
+    output.print_result(message, _namespace_row(namespace))
 
 
 app.verb("set-tu", hidden=True)(set_units)

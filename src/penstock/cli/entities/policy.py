@@ -13,7 +13,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_hubs,
@@ -70,7 +70,7 @@ def create(
     may = " and ".join(right.lower() for right in rule.rights)
     print_message(f"Created the policy '{rule.name}' of {_describe(service, hub)}: it may {may}.")
     if output is not OutputFormat.TABLE or reveal:
-        print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+        output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb("list")
@@ -93,7 +93,7 @@ def list_(
         for parent in parents
         for rule in client.rules(namespace, parent)
     ]
-    print_rows(rows, output, title="Policies")
+    output.print_rows(rows, title="Policies")
 
 
 @app.verb()
@@ -110,7 +110,7 @@ def show(
         penstock policy show devices --hub orders --reveal
     """
     rule = _find_policy(service, hub, name)
-    print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+    output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb()
@@ -160,7 +160,7 @@ def rotate(
         service.client.regenerate(service.namespace, hub, rule.name, f"{word}Key")
     print_message(f"Replaced {which}.")
     if output is not OutputFormat.TABLE or reveal:
-        print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+        output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb("connection-string")
@@ -318,7 +318,7 @@ def _print_secret(text: str, record: Mapping[str, object], output: OutputFormat)
     if output is OutputFormat.TABLE:
         typer.echo(text)
     else:
-        print_record(record, output)
+        output.print_record(record)
 
 
 def _find_signing_endpoint(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.options import option
-from penstock.cli.output import OutputFormat, print_rows
+from penstock.cli.output import OutputFormat
 
 if TYPE_CHECKING:
     from penstock.model.usage import PriceList, Usage
@@ -134,7 +134,7 @@ def _print(
     rows: list[Row], output: UsageOutput, names: list[str], prices: PriceList | None
 ) -> None:
     if output in ("json", "jsonl"):
-        print_rows(rows, OutputFormat(output), title="Usage")
+        OutputFormat(output).print_rows(rows, title="Usage")
         return
     # As text: a float would be written with an exponent, or with digits that are not the price's.
     rows = [row | {"price": f"{row['price']:.6f}"} if "price" in row else row for row in rows]
@@ -145,4 +145,4 @@ def _print(
         return
     if rows and prices is not None and prices.currency:
         typer.echo(f"Usage ({prices.currency})")
-    print_rows(rows, OutputFormat.TABLE, title="Usage")
+    OutputFormat.TABLE.print_rows(rows, title="Usage")

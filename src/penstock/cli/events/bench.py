@@ -12,7 +12,7 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, run
 from penstock.cli.exit_codes import exit_code
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, console, print_record
+from penstock.cli.output import Format, OutputFormat, console
 
 if TYPE_CHECKING:
     from penstock.client.load.measurements import LatencySamples, LoadResult
@@ -213,7 +213,7 @@ def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
     if result.deliveries.count:
         record["events_read"] = result.events_read
         record |= _percentiles("e2e_", result.deliveries)
-    print_record(record, output)
+    output.print_record(record)
     if result.errors and result.first_condition is not None:
         wire = Error(condition=result.first_condition)
         raise typer.Exit(exit_code(condition_error(result.first_error or "", wire)))

@@ -24,7 +24,7 @@ from penstock.cli.events.event_sender import (
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
 
@@ -91,7 +91,7 @@ def replay(
     ranges = run(plan())
     total = sum(span.events for span in ranges)
     if dry_run:
-        print_rows([_range_row(span) for span in ranges], output, title="Partitions")
+        output.print_rows([_range_row(span) for span in ranges], title="Partitions")
         print_message(f"{total:,} events would go into '{into}'. Dry run: nothing was published.")
         return
     spans = [span for span in ranges if span.events]

@@ -29,7 +29,7 @@ from penstock.cli.events.event_sender import (
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, run_together, with_events
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
@@ -86,7 +86,7 @@ def soak(wire: EventsEndpoint, job: _SoakOptions) -> None:
     with ProgressBar("Published", quiet=job.quiet) as counter:
         findings = run(_soak(wire, job, counter))
     rows = [msgspec.structs.asdict(finding) for finding in findings]
-    print_rows(rows, job.output, title="Partitions")
+    job.output.print_rows(rows, title="Partitions")
     failed = [finding.partition for finding in findings if not finding.is_clean]
     if failed:
         raise SoakFailed(f"Events were lost or changed in partition {', '.join(failed)}.")

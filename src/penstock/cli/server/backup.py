@@ -13,14 +13,7 @@ import typer
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument, option
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    console,
-    format_bytes,
-    print_message,
-    print_record,
-)
+from penstock.cli.output import Format, OutputFormat, console, print_message
 from penstock.cli.service_options import with_data_directory
 
 if TYPE_CHECKING:
@@ -106,7 +99,7 @@ def _print_manifest(
         "size_bytes": sum(file.size for file in manifest.files),
         "damage": len(manifest.findings),
     }
-    print_record(record | changes, output, shown={"size_bytes": format_bytes})
+    output.print_record(record | changes)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.formats.quantities import format_plural
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
     Examples:
         penstock config show --config penstock.toml
     """
-    print_rows(
-        effective_settings(config), output, title="Configuration", shown={"value": _format_setting}
+    output.print_rows(
+        effective_settings(config), title="Configuration", shown={"value": _format_setting}
     )
 
 
@@ -110,7 +110,7 @@ def schema(
         }
         for setting in SETTINGS
     ]
-    print_rows(rows, output, title="Settings", shown={"default": _format_setting})
+    output.print_rows(rows, title="Settings", shown={"default": _format_setting})
 
 
 def effective_settings(config: Path | None) -> list[dict[str, object]]:

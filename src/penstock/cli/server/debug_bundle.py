@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, format_bytes, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, format_bytes, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import DataDirectoryError, PenstockError
 
@@ -99,7 +99,7 @@ def bundle(
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
             rows.append({"file": name, "size_bytes": len(content), "state": redact(state)})
-    print_rows(rows, output, title=str(target), shown={"size_bytes": format_bytes})
+    output.print_rows(rows, title=str(target))
     size = format_bytes(target.stat().st_size)
     print_message(f"Wrote {target} ({size}). It contains no events, keys or tokens.")
 

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_rows
+from penstock.cli.output import Format, OutputFormat
 from penstock.cli.service_options import with_data_directory
 from penstock.model.errors import PenstockError
 
@@ -38,7 +38,7 @@ def doctor(
         penstock doctor --data /var/lib/penstock --config penstock.toml
     """
     rows = check_rows(data, config)
-    print_rows(rows, output, title="penstock doctor")
+    output.print_rows(rows, title="penstock doctor")
     if any(row["state"] == "fail" for row in rows):
         raise typer.Exit(ExitCode.FAILED)
 

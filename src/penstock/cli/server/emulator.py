@@ -13,7 +13,7 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
 
@@ -50,7 +50,7 @@ def import_(
         for hub in namespace.hubs
         for row in _import_hub(service, hub, dry_run=dry_run)
     ]
-    print_rows(rows, output, title=str(file))
+    output.print_rows(rows, title=str(file))
     if dry_run:
         print_message("Dry run: nothing was changed.")
     if any(row["state"] == "refused" for row in rows):

@@ -11,7 +11,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.formats.quantities import format_time
 from penstock.model.errors import NotFound
 
@@ -55,13 +55,14 @@ def verify(
         for row in rows:
             hub_id = row.pop("hub_id")
             row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
-        print_rows(rows, output, title=f"Partitions in {directory}")
+        shown = {"size_bytes": "{:,}".format}
+        output.print_rows(rows, title=f"Partitions in {directory}", shown=shown)
         for finding in findings:
             word = "LOST" if finding.is_loss else "note"
             partition = _describe_partition(Path(finding.path), names)
             print_message(f"{word}: {partition}{finding.path}: {finding.text}")
     else:
-        print_rows([*rows, *map(msgspec.structs.asdict, findings)], output, title="")
+        output.print_rows([*rows, *map(msgspec.structs.asdict, findings)], title="")
     if any(finding.is_loss for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
     print_message("Every stored event can be read.")
@@ -97,7 +98,7 @@ def dump(
         else:
             is_damaged = True
             print_message(f"DAMAGED: {item}")
-    print_rows(rows, output, title=str(segment))
+    output.print_rows(rows, title=str(segment))
     if is_damaged:
         raise typer.Exit(ExitCode.FAILED)
 

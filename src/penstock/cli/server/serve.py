@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, record_table
+from penstock.cli.output import Format, OutputFormat, print_message, record_table
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
@@ -235,7 +235,7 @@ def init(
         "policy": "RootManageSharedAccessKey",
         "ca_file": runtime.ca_file,
     }
-    print_record(record, output)
+    output.print_record(record)
     flag = "" if data is None else f" --data {data}"
     done = "Updated" if is_update else "Created"
     print_message(f"{done} the data directory. Next: penstock serve{flag}")

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message, print_record
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.io.http_client import HttpClient, HttpResponse
 from penstock.model.errors import (
@@ -60,8 +60,8 @@ def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
         "warnings": readiness.body.get("warnings", []),
         **_count_entities(service),
     }
-    print_record(
-        record, output, shown={"checks": _format_checks, "warnings": _format_lines, "pid": str}
+    output.print_record(
+        record, shown={"checks": _format_checks, "warnings": _format_lines, "pid": str}
     )
     if not readiness.is_ready:
         raise typer.Exit(ExitCode.FAILED)
@@ -88,7 +88,7 @@ def health(
     else:
         readiness = _wait_until_ready(service, wait_s)
     if output is not OutputFormat.TABLE:
-        print_record(readiness.body, output)
+        output.print_record(readiness.body)
     else:
         print_message(f"{service.admin.url}: {readiness.body.get('status')}")
         for problem in readiness.problems:

@@ -13,15 +13,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    format_seconds,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.output import Format, OutputFormat, format_seconds, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
@@ -68,14 +60,12 @@ def status(
     if hub is not None and not rows:
         service.client.hub(service.namespace, hub)  # raises NotFound, unless never captured
     if hub is not None and rows:
-        print_record(rows[0], output, shown={"backlog_seconds": format_seconds})
+        output.print_record(rows[0])
         return
-    print_rows(
+    output.print_rows(
         rows,
-        output,
         title="Captured event hubs",
         columns=_COLUMNS,
-        shown={"backlog_seconds": format_seconds},
         elided=("destination", "last_error"),
     )
     if output is OutputFormat.TABLE:
@@ -137,7 +127,7 @@ def enable(
         f"closes after {format_seconds(status.interval_seconds)} or "
         f"{status.size_limit_bytes:,} bytes."
     )
-    print_result(message, _status_row(status), output)
+    output.print_result(message, _status_row(status))
 
 
 @app.verb()
@@ -179,7 +169,7 @@ def backfill(
         f"{count:,} older events of '{hub}' are captured now; see 'penstock capture status'."
     )
     if output is not OutputFormat.TABLE:
-        print_rows(rows, output, title="Partitions")
+        output.print_rows(rows, title="Partitions")
 
 
 @app.verb()
@@ -208,7 +198,7 @@ def verify(
         expected=[*_expected_ranges(service, status)],
         ranges=_range_settings(service, status.hub, connection_string),
     )
-    print_record(result.row(), output)
+    output.print_record(result.row())
     for line in [*warnings, *result.problems][:20]:
         print_message(line)
     if not result.is_fine:
@@ -259,7 +249,7 @@ def compact(
     )
     for line in warnings:
         print_message(line)
-    print_rows(rows, output, title=f"Files in {target.url}")
+    output.print_rows(rows, title=f"Files in {target.url}")
     count = sum(int(row["events"]) for row in rows)
     print_message(f"{count:,} events of '{status.hub}' are in {target.url}, by hour.")
 
@@ -282,8 +272,7 @@ def run(
     """
     from penstock.cli.spark.capture_job import run_job
 
-    ca_file = service.admin.ca_file
-    run_job(service.client, ca_file=ca_file, config=config, state=state, master=master)
+    run_job(service, config=config, state=state, master=master)
 
 
 def _statuses(service: AdminSession, hub: str | None) -> list[CaptureStatus]:

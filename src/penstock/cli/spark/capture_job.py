@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -17,7 +18,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.management.client import ManagementClient
+    from penstock.cli.service_options import AdminSession
 
 STATE = "PENSTOCK_CAPTURE_STATE"
 AMQP = "PENSTOCK_CAPTURE_AMQP"
@@ -25,22 +26,17 @@ _STATE_DEFAULT = "penstock-capture"
 
 
 def run_job(
-    client: ManagementClient,
-    *,
-    ca_file: str | None,
-    config: Path | None,
-    state: Path | None,
-    master: str | None,
+    service: AdminSession, *, config: Path | None, state: Path | None, master: str | None
 ) -> None:
     """Run until SIGTERM or Ctrl-C. Raises PenstockError when it cannot start."""
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
-    from penstock.service.config.settings import Settings, destinations_of
+    from penstock.service.config.settings import destinations_of
     from penstock.spark.capture.announcements import NotificationTarget
     from penstock.spark.capture.job import CaptureJob
     from penstock.spark.capture.run_query import CaptureJobSettings
 
-    settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
+    settings = load_settings(flags={"config": config}, environ=os.environ)
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
     for logger in ("azure", "adlfs", "py4j", "botocore"):
         logging.getLogger(logger).setLevel(logging.WARNING)
@@ -55,16 +51,16 @@ def run_job(
         if notify is None
         else NotificationTarget(url=notify.url, hub=notify.hub, format=notify.format),
         amqp=os.environ.get(AMQP),
-        ca_file=ca_file,
+        ca_file=service.admin.ca_file,
         master=master or capture.master,
     )
     stopping = StopSignals()
     stopping.claim()
     with (
         _lock_state(directory),
-        _CaptureSpark(job_settings.master, capture.spark, directory) as spark,
+        _capture_spark(job_settings.master, capture.spark, directory) as start_session,
     ):
-        CaptureJob(job_settings, client, spark.session).run(stopping)
+        CaptureJob(job_settings, service.client, start_session).run(stopping)
 
 
 class StopSignals:
@@ -94,44 +90,32 @@ class StopSignals:
         return self._is_set
 
 
-class _CaptureSpark:
-    """A session that starts at the first request, with Spark's log in a file."""
+@contextlib.contextmanager
+def _capture_spark(
+    master: str, own_conf: dict[str, str], state: Path
+) -> Iterator[Callable[[], Any]]:
+    """A function that starts a session at its first call, with Spark's log in a file."""
+    log = state / "spark.log"
+    make_private(log)
+    with contextlib.ExitStack() as stack:
 
-    def __init__(self, master: str, conf: dict[str, str], state: Path) -> None:
-        self._master = master
-        self._conf = conf
-        self._log = state / "spark.log"
-        make_private(self._log)
-        self._local = state / "local"
-        self._stack = contextlib.ExitStack()
-        self._session: Any = None
+        @functools.cache
+        def start_session() -> Any:
+            from penstock.spark.capture.job import SPARK_CONF
+            from penstock.spark.idle_daemon import forget_pandas, write_python
+            from penstock.spark.launcher import JvmLauncher
 
-    def __enter__(self) -> _CaptureSpark:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def session(self) -> Any:
-        from penstock.spark.capture.job import SPARK_CONF
-        from penstock.spark.idle_daemon import forget_pandas, write_python
-        from penstock.spark.launcher import JvmLauncher
-
-        if self._session is None:
             forget_pandas()
-            if self._master.startswith("local"):  # machines of a cluster have no such file
-                script = str(write_python(self._log.parent))
+            if master.startswith("local"):  # machines of a cluster have no such file
+                script = str(write_python(state))
                 for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
                     os.environ.setdefault(name, script)
-            conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
-            logging.getLogger("penstock.capture").info(
-                "capture_spark_starting master=%s", self._master
-            )
-            launcher = JvmLauncher(
-                app_name="penstock-capture", master=self._master, conf=conf, log=self._log
-            )
-            self._session = self._stack.enter_context(launcher).start()
-        return self._session
+            conf = {"spark.local.dir": str(state / "local"), **SPARK_CONF, **own_conf}
+            logging.getLogger("penstock.capture").info("capture_spark_starting master=%s", master)
+            launcher = JvmLauncher(app_name="penstock-capture", master=master, conf=conf, log=log)
+            return stack.enter_context(launcher).start()
+
+        yield start_session
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, with_events
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.output import Format, OutputFormat, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.cli.spark.job_reporter import report_job
 from penstock.cli.spark.stop_signals import stop_signals
@@ -132,8 +132,7 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
         penstock pipeline list
     """
     columns = ("name", "kind", "state", "rows_per_second", "lag_events", "batch_seconds", "master")
-    shown = {"batch_seconds": format_seconds, "rows_per_second": _format_rate}
-    print_rows(service.client.jobs(), output, title="Jobs", columns=columns, shown=shown)
+    output.print_rows(service.client.jobs(), title="Jobs", columns=columns)
 
 
 def _run(
@@ -285,7 +284,3 @@ def _make_hubs(
         connection["transport"] = "wss"
     reading = {"startingPosition": options.from_, "consumerGroup": options.group}
     return PipelineHubs(spark, connection, reading=reading, show=show, is_remote=is_remote)
-
-
-def _format_rate(value: object) -> str:
-    return f"{float(value):,.0f}" if isinstance(value, int | float) else ""
