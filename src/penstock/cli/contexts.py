@@ -18,7 +18,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.model.errors import AlreadyExists, ConfigurationError, NotFound, PenstockError
 
 app = CommandGroup("Named services.")
@@ -43,7 +43,7 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return f"ServiceContext(admin_url={self.admin_url!r}, data={self.data!r})"
 
 
-class ServiceContexts(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceContexts(msgspec.Struct, kw_only=True):
     """The content of the file. `current` is the name that `penstock context use` selected."""
 
     current: str | None = None
@@ -65,8 +65,9 @@ def contexts_file() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "penstock" / "contexts.json"
 
 
-def read_contexts(file: Path) -> ServiceContexts:
-    """The contexts of a file; none where it does not exist. Raises ConfigurationError."""
+def read_contexts() -> ServiceContexts:
+    """The contexts of the file; none where it does not exist. Raises ConfigurationError."""
+    file = contexts_file()
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -84,10 +85,11 @@ def read_contexts(file: Path) -> ServiceContexts:
         raise ConfigurationError(f"{file} holds no contexts: {error}.") from error
 
 
-def write_contexts(file: Path, contexts: ServiceContexts) -> None:
+def write_contexts(contexts: ServiceContexts) -> None:
     """Replace the file, readable by its owner only."""
     from penstock.io.files import write_file_atomically
 
+    file = contexts_file()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(contexts), indent=2)
     write_file_atomically(file, content + b"\n", mode=0o600)
@@ -95,7 +97,7 @@ def write_contexts(file: Path, contexts: ServiceContexts) -> None:
 
 def selected_context(flag: str | None) -> ServiceContext | None:
     """The context of the flag, of PENSTOCK_CONTEXT, or the current one; None if there is none."""
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     name = flag or os.environ.get("PENSTOCK_CONTEXT") or stored.current
     return None if name is None else stored.get(name)
 
@@ -106,7 +108,7 @@ def selected_context(flag: str | None) -> ServiceContext | None:
 def complete_contexts() -> list[str]:
     """Names for the shell's completion; none where the file cannot be read."""
     try:
-        return sorted(read_contexts(contexts_file()).contexts)
+        return sorted(read_contexts().contexts)
     except PenstockError:
         return []
 
@@ -157,20 +159,20 @@ def add(
     )
     if context.connection_string is not None:
         parse_connection_string(context.connection_string)  # refuse it now, not at the next command
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     if name in stored.contexts and not replace:
         raise AlreadyExists(f"The context '{name}' exists already: --replace replaces it.")
-    current = name if use else stored.current
-    contexts = {**stored.contexts, name: context}
-    write_contexts(file, ServiceContexts(current=current, contexts=contexts))
-    print_message(f"Stored the context '{name}' in {file}{'; it is in use now' if use else ''}.")
+    stored.contexts[name] = context
+    if use:
+        stored.current = name
+    write_contexts(stored)
+    state = "; it is in use now" if use else ""
+    print_message(f"Stored the context '{name}' in {contexts_file()}{state}.")
 
 
 @app.verb()
 def use(
-    name: OptionalName = None,
-    none: Annotated[bool, option("--none", "Use no context")] = False,
+    name: OptionalName = None, none: Annotated[bool, option("--none", "Use no context")] = False
 ) -> None:
     """Use a context from now on, where neither flags nor environment name a service.
 
@@ -180,22 +182,22 @@ def use(
     """
     if (name is None) != none:
         raise typer.BadParameter("Pass the name of a context, or --none.")
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     if name is not None:
         stored.get(name)
-    write_contexts(file, msgspec.structs.replace(stored, current=name))
+    stored.current = name
+    write_contexts(stored)
     print_message("No context is in use now." if name is None else f"Using the context '{name}'.")
 
 
 @app.verb("list")
-def list_(output: Format = OutputFormat.TABLE) -> None:
+def list_(output: Format = TABLE) -> None:
     """List the contexts, without their secrets.
 
     Examples:
         penstock context list
     """
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     rows = [
         {
             "name": name,
@@ -212,7 +214,7 @@ def list_(output: Format = OutputFormat.TABLE) -> None:
 def show(
     name: OptionalName = None,
     reveal: Annotated[bool, option("--reveal", "Show keys and tokens")] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show one context, by default the current one; keys and tokens only with --reveal.
 
@@ -220,7 +222,7 @@ def show(
         penstock context show
         penstock context show far --reveal
     """
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     name = name or stored.current
     if name is None:
         raise typer.BadParameter("No context is in use: pass the name of one.")
@@ -237,13 +239,12 @@ def delete(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     Examples:
         penstock context delete far --yes
     """
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     stored.get(name)
     if confirm(f"This deletes the context '{name}'.", name, yes=yes, dry_run=dry_run):
-        contexts = {other: value for other, value in stored.contexts.items() if other != name}
-        current = None if stored.current == name else stored.current
-        write_contexts(file, ServiceContexts(current=current, contexts=contexts))
+        del stored.contexts[name]
+        stored.current = None if stored.current == name else stored.current
+        write_contexts(stored)
         print_message(f"Deleted the context '{name}'.")
 
 

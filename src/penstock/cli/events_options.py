@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from penstock.cli.options import parse_seconds
-from penstock.cli.service_lookup import (
+from penstock.cli.service_options import (
     AdminEndpoint,
     ContextOption,
     DataOption,
     ServiceFlags,
+    add_options,
     find_admin,
     find_connection_string,
     service_option,
 )
-from penstock.cli.service_options import add_options
 from penstock.model.connection_string import Endpoint, parse_connection_string
 from penstock.model.errors import NotFound, PenstockError
 
@@ -56,8 +56,7 @@ class EventsEndpoint:
     data: DataOption = None
     context: ContextOption = None
     ca_file: Annotated[
-        Path | None,
-        service_option("FILE", "CA file to trust in addition to the system's"),
+        Path | None, service_option("FILE", "CA file to trust in addition to the system's")
     ] = None
     websocket: Annotated[
         bool, service_option("--websocket", "AMQP over WebSocket: port 443, or the endpoint's")

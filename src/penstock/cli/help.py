@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat
+from penstock.cli.output import TABLE, Format
 
 
-def version(output: Format = OutputFormat.TABLE) -> None:
+def version(output: Format = TABLE) -> None:
     """Show the version.
 
     Examples:

@@ -80,6 +80,7 @@ class OutputFormat(StrEnum):
                 typer.echo(json.dumps(row))
 
 
+TABLE = OutputFormat.TABLE
 Format = Annotated[OutputFormat, option("-o --output", "A table, a JSON list, or JSON lines")]
 
 
@@ -98,10 +99,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def _print_table(
-    rows: Sequence[Row],
-    names: Sequence[str],
-    shown: Mapping[str, Show],
-    elided: Collection[str],
+    rows: Sequence[Row], names: Sequence[str], shown: Mapping[str, Show], elided: Collection[str]
 ) -> None:
     """One line per row; where the terminal is too narrow, one block of properties per row."""
     from rich.table import Table

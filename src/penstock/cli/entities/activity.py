@@ -10,7 +10,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
 
@@ -27,7 +27,7 @@ _AUDIT_MAX = 1000
 def list_(
     service: AdminSession,
     namespace: Annotated[str | None, option("TEXT", "Only those of this namespace")] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """List the AMQP connections with their links and events.
 
@@ -79,7 +79,7 @@ def audit(
     what: Annotated[
         str | None, option("TEXT", "Only actions whose name contains this text")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show administrative actions, newest first.
 

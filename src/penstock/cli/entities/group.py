@@ -9,7 +9,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     HubName,
@@ -36,7 +36,7 @@ def create(
     group: Annotated[str, argument("GROUP", "Name of the new group")],
     metadata: Annotated[str | None, option("TEXT", "A note")] = None,
     if_absent: Annotated[bool, option("--if-absent", "Leave an existing group as it is")] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a consumer group.
 
@@ -58,9 +58,7 @@ def create(
 
 
 @app.verb("list")
-def list_(
-    service: AdminSession, hub: OptionalHubName = None, output: Format = OutputFormat.TABLE
-) -> None:
+def list_(service: AdminSession, hub: OptionalHubName = None, output: Format = TABLE) -> None:
     """List the consumer groups of one event hub or of all.
 
     Examples:
@@ -80,9 +78,7 @@ def list_(
 
 
 @app.verb()
-def show(
-    service: AdminSession, hub: HubName, group: GroupName, output: Format = OutputFormat.TABLE
-) -> None:
+def show(service: AdminSession, hub: HubName, group: GroupName, output: Format = TABLE) -> None:
     """Show one consumer group: its total lag and its readers.
 
     Examples:
@@ -141,7 +137,7 @@ def lag(
     ] = False,
     interval: Annotated[str, option("TIME", "With --watch: time between two updates")] = "2s",
     count: Annotated[int | None, option("N", "With --watch: end after N updates", min=1)] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show how far consumer groups are behind, partition by partition.
 
@@ -187,7 +183,7 @@ def seek(
     force: Annotated[bool, option("--force", "Also while an owner or a reader is active")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Move the checkpoints of a consumer group, backward to read events again or forward to skip.
 

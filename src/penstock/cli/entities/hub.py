@@ -12,7 +12,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_hours
-from penstock.cli.output import Format, OutputFormat, format_bytes, format_hours, print_message
+from penstock.cli.output import TABLE, Format, format_bytes, format_hours, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service
 from penstock.formats.quantities import format_time
 from penstock.model.errors import AlreadyExists, NotFound
@@ -69,7 +69,7 @@ def create(
     if_absent: Annotated[
         bool, option("--if-absent", "Leave an existing event hub as it is")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create an event hub.
 
@@ -91,7 +91,7 @@ def create(
 
 
 @app.verb("list")
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the event hubs of a namespace.
 
     Examples:
@@ -106,7 +106,7 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 
 
 @app.verb()
-def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
+def show(service: AdminSession, hub: HubName, output: Format = TABLE) -> None:
     """Show one event hub with its number of events, its size and its groups.
 
     Examples:
@@ -128,7 +128,7 @@ def alter(
     properties: HubProperties,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Change retention, status, note or Capture of an event hub.
 
@@ -179,7 +179,7 @@ def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRu
 
 
 @app.verb()
-def partitions(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
+def partitions(service: AdminSession, hub: HubName, output: Format = TABLE) -> None:
     """Show sequence numbers, last offset, last time and size of each partition.
 
     Examples:

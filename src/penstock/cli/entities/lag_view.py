@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 import typer
@@ -13,7 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.output import OutputFormat, console, format_bytes, format_seconds, table_style
+from penstock.cli.output import (
+    TABLE,
+    OutputFormat,
+    console,
+    format_bytes,
+    format_seconds,
+    table_style,
+)
 from penstock.model.errors import PenstockError
 
 Row = dict[str, object]
@@ -37,7 +45,7 @@ def lag_row(lag: Mapping[str, object]) -> Row:
 
 def print_lag(rows: Sequence[Row], output: OutputFormat) -> None:
     """All keys as JSON; as a table the columns that fit the terminal."""
-    is_narrow = output is OutputFormat.TABLE and console().width < _WIDE
+    is_narrow = output is TABLE and console().width < _WIDE
     output.print_rows(
         rows,
         title="Lag",
@@ -82,22 +90,16 @@ class LagSnapshot:
         return new - old if isinstance(old, int) and isinstance(new, int) else None
 
 
+@dataclass
 class LagView:
     """Reads the lag again and again, until Ctrl-C or for a number of updates."""
 
-    def __init__(
-        self,
-        read_lag: Callable[[], Sequence[Row]],
-        *,
-        title: str,
-        every_s: float,
-        updates_max: int | None,
-    ) -> None:
-        self._read_lag = read_lag
-        self._title = title
-        self._every_s = every_s
-        self._updates_max = updates_max
-        self._problem = ""
+    read_lag: Callable[[], Sequence[Row]]
+    _: KW_ONLY
+    title: str
+    every_s: float
+    updates_max: int | None
+    problem: str = ""  # why the last reading failed
 
     def run(self, output: OutputFormat) -> None:
         try:
@@ -106,7 +108,7 @@ class LagView:
             elif sys.stdout.isatty():
                 self._run_live()
             else:
-                self._repeat(lambda snapshot: print_lag(snapshot.rows, OutputFormat.TABLE))
+                self._repeat(lambda snapshot: print_lag(snapshot.rows, TABLE))
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
@@ -126,18 +128,18 @@ class LagView:
         updates = 0
         while True:
             try:
-                last = LagSnapshot(self._read_lag(), time.monotonic(), last)
-                self._problem = ""
+                last = LagSnapshot(self.read_lag(), time.monotonic(), last)
+                self.problem = ""
             except PenstockError as error:
                 if last is None or not error.retriable:
                     raise
-                self._problem = str(error)  # keep the last snapshot: the service may come back
+                self.problem = str(error)  # keep the last snapshot: the service may come back
             show(last)
             sys.stdout.flush()
             updates += 1
-            if updates == self._updates_max:
+            if updates == self.updates_max:
                 return
-            time.sleep(self._every_s)
+            time.sleep(self.every_s)
 
     def render(self, snapshot: LagSnapshot, *, width: int, rows_max: int) -> Group:
         rows = list(snapshot.rows)
@@ -146,12 +148,12 @@ class LagView:
         now = datetime.now(UTC).strftime("%H:%M:%SZ")
         head = Text.assemble(
             ("Lag of ", "bold"),
-            (self._title, "bold cyan"),
-            f"  {now}  every {self._every_s:g}s, Ctrl-C ends it",
+            (self.title, "bold cyan"),
+            f"  {now}  every {self.every_s:g}s, Ctrl-C ends it",
         )
         below = Text(_format_totals(snapshot, len(rows)), "bold")
-        if self._problem:
-            below = Text(self._problem, "bold red", overflow="ellipsis", no_wrap=True)
+        if self.problem:
+            below = Text(self.problem, "bold red", overflow="ellipsis", no_wrap=True)
         return Group(head, _live_table(snapshot, rows, is_wide=width >= _WIDE), below)
 
 

@@ -11,7 +11,7 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_namespaces,
@@ -42,7 +42,7 @@ def create(
     resource_group: Annotated[
         str, option("TEXT", "Resource group in the management API")
     ] = "penstock",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a namespace.
 
@@ -67,7 +67,7 @@ def create(
 
 
 @app.verb("list")
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the namespaces of the service.
 
     Examples:
@@ -81,7 +81,7 @@ def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 
 
 @app.verb()
-def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE) -> None:
+def show(service: AdminSession, name: Name, output: Format = TABLE) -> None:
     """Show one namespace and its event hubs.
 
     Examples:
@@ -119,7 +119,7 @@ def set_units(
     name: Name,
     units: Annotated[str, argument("N|unlimited", "Throughput units")],
     max_units: MaxUnits = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Set the throughput units that are enforced; unlimited enforces none.
 

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_hubs,
@@ -54,7 +54,7 @@ def create(
     rights: Annotated[list[str], option("--right -r RIGHT", "listen, send or manage; repeatable")],
     hub: Hub = None,
     reveal: Reveal = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a policy with two new keys.
 
@@ -69,7 +69,7 @@ def create(
     rule = client.put_rule(namespace, hub, name, names)
     may = " and ".join(right.lower() for right in rule.rights)
     print_message(f"Created the policy '{rule.name}' of {_describe(service, hub)}: it may {may}.")
-    if output is not OutputFormat.TABLE or reveal:
+    if output is not TABLE or reveal:
         output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
@@ -78,7 +78,7 @@ def list_(
     service: AdminSession,
     hub: Hub = None,
     all_: Annotated[bool, option("--all -a", "Also those of every event hub")] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """List the policies of the namespace or of one event hub.
 
@@ -102,7 +102,7 @@ def show(
     name: Name,
     hub: Hub = None,
     reveal: Reveal = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show one policy; keys and connection strings only with --reveal.
 
@@ -143,7 +143,7 @@ def rotate(
     reveal: Reveal = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Replace keys of a policy. Clients that use the old key lose access, also on open links.
 
@@ -159,7 +159,7 @@ def rotate(
     for word in ("Primary", "Secondary") if is_both else (key.capitalize(),):
         service.client.regenerate(service.namespace, hub, rule.name, f"{word}Key")
     print_message(f"Replaced {which}.")
-    if output is not OutputFormat.TABLE or reveal:
+    if output is not TABLE or reveal:
         output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
@@ -169,7 +169,7 @@ def connection_string(
     name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
     key: Annotated[Literal["primary", "secondary"], option("--key", "The key in it")] = "primary",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Print the connection string of a policy and nothing else.
 
@@ -197,7 +197,7 @@ def make(
     connection_string: Annotated[
         str | None, option("STRING", "Sign with its key; any endpoint, also Azure's")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Sign a SAS token for a namespace, an event hub or one publisher, for HTTPS and AMQP.
 
@@ -242,7 +242,7 @@ def admin(
     name: Annotated[
         str | None, option("TEXT", "Its user, for the audit log [default: the role]")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Issue an admin token for the management API, az, the portal and /metrics.
 
@@ -315,7 +315,7 @@ def _describe(service: AdminSession, hub: str | None) -> str:
 
 def _print_secret(text: str, record: Mapping[str, object], output: OutputFormat) -> None:
     """The text alone, for a pipe or a variable; or the record as JSON."""
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         typer.echo(text)
     else:
         output.print_record(record)
@@ -324,7 +324,7 @@ def _print_secret(text: str, record: Mapping[str, object], output: OutputFormat)
 def _find_signing_endpoint(
     service: AdminSession, policy: str | None, hub: str | None, connection_string: str | None
 ) -> Endpoint:
-    from penstock.cli.service_lookup import find_connection_string
+    from penstock.cli.service_options import find_connection_string
     from penstock.model.connection_string import parse_connection_string
 
     if policy is None or connection_string is not None:

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from penstock.cli.options import option
-from penstock.cli.output import OutputFormat
+from penstock.cli.output import TABLE, OutputFormat
 
 if TYPE_CHECKING:
     from penstock.model.usage import PriceList, Usage
@@ -29,15 +28,9 @@ Row = dict[str, object]
 UsageOutput = Literal["table", "json", "jsonl", "csv"]
 
 
-class Period(StrEnum):
-    """The period of one row; also the name of the first column."""
+Period = Literal["hour", "day", "month"]  # of one row; also the name of the first column
 
-    HOUR = "hour"
-    DAY = "day"
-    MONTH = "month"
-
-
-_LABELS = {Period.HOUR: "%Y-%m-%dT%H:00:00Z", Period.DAY: "%Y-%m-%d", Period.MONTH: "%Y-%m"}
+_LABELS: dict[Period, str] = {"hour": "%Y-%m-%dT%H:00:00Z", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
 
 def usage(
@@ -74,7 +67,7 @@ def usage(
 
     if day and month:
         raise typer.BadParameter("--day and --month exclude each other.")
-    period = Period.DAY if day else Period.MONTH if month else Period.HOUR
+    period: Period = "day" if day else "month" if month else "hour"
     file = config or _environment_path("PENSTOCK_CONFIG")
     prices, data_of_file = read_price_list(file) if file is not None else (None, None)
     hours = offline.read_usage_offline(
@@ -93,8 +86,8 @@ def usage(
 
 def columns(period: Period, prices: PriceList | None, *, details: bool = False) -> list[str]:
     """The columns of the result, in order."""
-    units = ["units"] if period is Period.HOUR else ["units", "unit_hours"]
-    names = [period.value, "namespace", *units, *_COUNTED]
+    units = ["units"] if period == "hour" else ["units", "unit_hours"]
+    names = [period, "namespace", *units, *_COUNTED]
     return [*names, *(_DETAILS if details else ()), *(("price",) if prices else ())]
 
 
@@ -111,7 +104,7 @@ def sum_usage_rows(
     for (label, namespace), parts in groups.items():
         counted = (*_COUNTED, *(_DETAILS if details else ()))
         row: Row = {
-            period.value: label,
+            period: label,
             "namespace": namespace,
             "units": max(part.units for part in parts),
             "unit_hours": sum(part.units for part in parts),
@@ -145,4 +138,4 @@ def _print(
         return
     if rows and prices is not None and prices.currency:
         typer.echo(f"Usage ({prices.currency})")
-    OutputFormat.TABLE.print_rows(rows, title="Usage")
+    TABLE.print_rows(rows, title="Usage")

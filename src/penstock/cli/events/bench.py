@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,10 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, run
 from penstock.cli.exit_codes import exit_code
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, console
+from penstock.cli.output import TABLE, Format, OutputFormat, console
 
 if TYPE_CHECKING:
     from penstock.client.load.measurements import LatencySamples, LoadResult
-    from penstock.client.load.producer import Report
 
 app = CommandGroup("Measure publishing, delivery and latency.")
 
@@ -62,7 +62,7 @@ def send(
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined.
 
@@ -73,7 +73,6 @@ def send(
     from penstock.client.load.producer import LoadProfile, publish
 
     wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
-    endpoint, tls = wire.endpoint, wire.ssl_context
     load = LoadProfile(
         hub=hub,
         partition=partition,
@@ -85,7 +84,7 @@ def send(
         rate=rate,
         events_max=count,
     )
-    result = _run(lambda report: publish(endpoint, load, tls=tls, report=report), duration)
+    result = _run(partial(publish, load=load), wire, duration)
     _show(f"send {batch} x {size} B", result, output)
 
 
@@ -102,7 +101,7 @@ def recv(
     duration: Duration = 60.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Read from the earliest event, as fast as the service delivers.
 
@@ -112,22 +111,17 @@ def recv(
     from penstock.client.load.consumer import receive
 
     wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
-    endpoint, tls = wire.endpoint, wire.ssl_context
-    result = _run(
-        lambda report: receive(
-            endpoint,
-            hub,
-            group=group,
-            partitions=partition or ["0"],
-            connections=connections,
-            credit=credit,
-            events_max=count,
-            duration_s=duration,
-            tls=tls,
-            report=report,
-        ),
-        duration,
+    work = partial(
+        receive,
+        hub=hub,
+        group=group,
+        partitions=partition or ["0"],
+        connections=connections,
+        credit=credit,
+        events_max=count,
+        duration_s=duration,
     )
+    result = _run(work, wire, duration)
     _show("recv", result, output)
 
 
@@ -144,7 +138,7 @@ def e2e(
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish at a fixed rate and read at the same time: latency from sending to reading.
 
@@ -155,7 +149,6 @@ def e2e(
     from penstock.client.load.producer import LoadProfile
 
     wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
-    endpoint, tls = wire.endpoint, wire.ssl_context
     load = LoadProfile(
         hub=hub,
         partition=partition,
@@ -166,9 +159,7 @@ def e2e(
         duration_s=duration,
         rate=rate,
     )
-    result = _run(
-        lambda report: end_to_end(endpoint, load, group=group, tls=tls, report=report), duration
-    )
+    result = _run(partial(end_to_end, load=load, group=group), wire, duration)
     _show(f"e2e {batch} x {size} B at {rate:g}/s", result, output)
 
 
@@ -177,11 +168,12 @@ def _in_flight(requested: int | None, batch: int) -> int:
 
 
 def _run(
-    work: Callable[[Report | None], Coroutine[Any, Any, LoadResult]], duration_s: float
+    work: Callable[..., Coroutine[Any, Any, LoadResult]], wire: EventsEndpoint, duration_s: float
 ) -> LoadResult:
+    work = partial(work, wire.endpoint, tls=wire.ssl_context)
     screen = console(stderr=True)  # stdout is for the result
     if duration_s <= _PROGRESS_FROM_S or not screen.is_terminal:
-        return run(work(None))
+        return run(work())
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), TextColumn("{task.fields[events]:,} events"), TimeRemainingColumn())
@@ -191,7 +183,7 @@ def _run(
         def report(seconds: float, events: int) -> None:
             progress.update(task, completed=seconds, events=events)
 
-        return run(work(report))
+        return run(work(report=report))
 
 
 def _show(what: str, result: LoadResult, output: OutputFormat) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from penstock.cli.options import option, parse_position
 from penstock.cli.service_options import complete_groups
+from penstock.client.event_position import EventPosition
 from penstock.formats.positions import StartKind, StartPosition
 from penstock.formats.quantities import EPOCH, MILLISECOND
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.client import EventHubConsumerClient, EventPosition
+    from penstock.client import EventHubConsumerClient
 
 _GRAMMAR = "earliest, latest, -100 (the last 100 of each partition), -15m, a time, SEQ or @OFFSET"
 _FIRST_EVENT_S = 5.0  # the service sends nothing for an offset after the last event
@@ -40,8 +41,7 @@ class RangeOptions:
     """The stored events of a hub that a command reads."""
 
     from_: Annotated[
-        StartPosition,
-        _position_option("--from WHERE", f"Start at: {_GRAMMAR} [default: earliest]"),
+        StartPosition, _position_option("--from WHERE", f"Start at: {_GRAMMAR} [default: earliest]")
     ] = EARLIEST
     to: Annotated[
         StartPosition,
@@ -74,8 +74,6 @@ def position_before_sequence(number: int) -> EventPosition:
 
     The event need not exist yet: the service refuses `>=` with a number that it has not assigned.
     """
-    from penstock.client import EventPosition
-
     return EventPosition.from_sequence_number(number - 1) if number else EventPosition.earliest()
 
 
@@ -132,8 +130,6 @@ async def _find_sequence_number(
     last_ms: int,
 ) -> int:
     """The sequence number of the first event at the position or after it."""
-    from penstock.client import EventPosition
-
     first, end = bounds
     if position.kind is StartKind.EARLIEST:
         return first

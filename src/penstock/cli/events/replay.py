@@ -14,7 +14,6 @@ import typer
 from penstock.cli.confirm import DryRun
 from penstock.cli.events.event_range import EventRange, GroupOption, RangeOptions
 from penstock.cli.events.event_sender import (
-    PATIENCE_S,
     EventCopy,
     EventSender,
     PartitionRouter,
@@ -24,7 +23,7 @@ from penstock.cli.events.event_sender import (
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
 
@@ -65,10 +64,10 @@ def replay(
     into_ca_file: Annotated[
         Path | None, option("FILE", "Authorities to trust for the target")
     ] = None,
-    patience: PatienceOption = PATIENCE_S,
+    patience: PatienceOption = 60.0,
     quiet: QuietOption = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish a range of events again, into another event hub.
 

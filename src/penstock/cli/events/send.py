@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.cli.events.event_sender import (
+    BatchFiller,
     EventCopy,
     EventSender,
     PublishOptions,
     PublishRate,
-    event_too_large,
 )
 from penstock.cli.events_options import EventsEndpoint, run, with_events
 from penstock.cli.options import argument, option
@@ -30,9 +30,6 @@ from penstock.formats.event_sections import (
     encode_fields,
     encode_properties,
 )
-
-if TYPE_CHECKING:
-    from penstock.client import EventDataBatch
 
 _FILE_BYTES_MAX = 64 * 1024 * 1024  # larger than any service allows
 
@@ -66,8 +63,7 @@ class _SendOptions:
         bool, option("--lines -l", "Send each line as one event, without its line end")
     ] = False
     key: Annotated[
-        str | None,
-        option("--key -k TEXT", "Partition key; events with the same key stay in order"),
+        str | None, option("--key -k TEXT", "Partition key; events with the same key stay in order")
     ] = None
     partition: Annotated[str | None, option("--partition -p N", "Send to this partition")] = None
     property_: Annotated[
@@ -145,15 +141,23 @@ async def _send(
     pace = PublishRate(publish.rate)
     async with wire.producer(job.hub) as producer:
         publisher = EventSender(producer, counter, patience_s=publish.patience, pace=pace)
-        filler = _BatchFiller(publisher, job, pace.batch_events(publish.batch))
+        filler = BatchFiller(
+            publisher,
+            pace.batch_events(publish.batch),
+            event_name="Line {:,}" if job.lines else "The event",
+            partition_id=job.partition,
+            partition_key=job.key,
+        )
+        event = _event_template(job)
+        bytes_max = (await filler.open()).max_size_in_bytes
         stored: list[list[bytes]] = []  # stdin can be read only once
         for turn in range(job.repeat):
             if turn and job.source == STDIO:
                 for bodies in stored:
-                    await filler.add(bodies)
+                    await filler.add(_with_bodies(event, bodies))
                 continue
-            async for bodies, is_quiet in _read_bodies(job, await filler.event_bytes_max()):
-                await filler.add(bodies)
+            async for bodies, is_quiet in _read_bodies(job, bytes_max):
+                await filler.add(_with_bodies(event, bodies))
                 if job.repeat > 1 and job.source == STDIO:
                     stored.append(bodies)
                 elif is_quiet:
@@ -162,55 +166,18 @@ async def _send(
         await publisher.finish()
 
 
-class _BatchFiller:
-    """Collects bodies in batches and sends them."""
+def _event_template(job: _SendOptions) -> EventCopy:
+    content_type = {} if job.content_type is None else {"content-type": job.content_type}
+    properties = encode_properties(dict(job.property_ or []))
+    sections = EventSections(properties, encode_fields(content_type))
+    return EventCopy(EventContent(b"", sections, key=job.key))
 
-    def __init__(self, publisher: EventSender, job: _SendOptions, batch_events: int) -> None:
-        self._publisher = publisher
-        self._job = job
-        content_type = {} if job.content_type is None else {"content-type": job.content_type}
-        properties = encode_properties(dict(job.property_ or []))
-        sections = EventSections(properties, encode_fields(content_type))
-        self._event = EventCopy(EventContent(b"", sections, key=job.key))
-        self._batch_events = batch_events
-        self._batch: EventDataBatch | None = None
-        self._size = 0
-        self._count = 0  # for the error that names a line
 
-    async def event_bytes_max(self) -> int:
-        return (await self._open()).max_size_in_bytes
-
-    async def add(self, bodies: list[bytes]) -> None:
-        # One object for all events: their common sections are encoded once.
-        event, most = self._event, self._batch_events
-        batch = await self._open()
-        room = most - len(batch)
-        for body in bodies:
-            event.body = body
-            if room <= 0 or not batch.try_add(event):
-                await self.flush()
-                batch = await self._open()
-                room = most
-                if not batch.try_add(event):
-                    what = f"Line {self._count + 1:,}" if self._job.lines else "The event"
-                    await self._publisher.finish()
-                    raise event_too_large(what, len(body), batch)
-            room -= 1
-            self._count += 1
-            self._size += len(body)
-
-    async def flush(self) -> None:
-        batch, size = self._batch, self._size
-        if batch is not None and len(batch):
-            self._batch, self._size = None, 0
-            await self._publisher.begin(batch, size)
-
-    async def _open(self) -> EventDataBatch:
-        if self._batch is None:
-            self._batch = await self._publisher.create_batch(
-                partition_id=self._job.partition, partition_key=self._job.key
-            )
-        return self._batch
+def _with_bodies(event: EventCopy, bodies: list[bytes]) -> Iterator[EventCopy]:
+    """The same object with one body after the other: its sections are encoded once."""
+    for body in bodies:
+        event.body = body
+        yield event
 
 
 async def _read_bodies(

@@ -29,7 +29,7 @@ from penstock.cli.events.event_sender import (
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, run_together, with_events
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
@@ -69,7 +69,7 @@ class _SoakOptions:
     ] = True
     patience: Annotated[float, patience_option("5m")] = 300.0
     quiet: QuietOption = False
-    output: Format = OutputFormat.TABLE
+    output: Format = TABLE
 
 
 @with_events
@@ -165,10 +165,7 @@ async def _publish(
 
 
 async def _read(
-    consumer: EventHubConsumerClient,
-    checker: PartitionChecker,
-    first: int,
-    received: asyncio.Event,
+    consumer: EventHubConsumerClient, checker: PartitionChecker, first: int, received: asyncio.Event
 ) -> None:
     start = position_before_sequence(first)
     async with consumer.open_partition(checker.findings.partition, start) as reader:

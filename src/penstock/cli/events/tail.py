@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from penstock.cli.events.event_range import (
@@ -22,25 +24,21 @@ from penstock.cli.events.event_range import (
     select_partitions,
 )
 from penstock.cli.events.event_sender import QuietOption
-from penstock.cli.events.render import (
-    PIPE_FORMAT,
-    EventRenderer,
-    format_renderer,
-    read_body,
-    terminal_renderer,
-)
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, with_events
 from penstock.cli.options import option, parse_option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
 from penstock.cli.service_options import HubName
 from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
 from penstock.client.event_position import EventPosition
 from penstock.client.retry import RetryPolicy
-from penstock.formats.body_view import escape_line_bytes
+from penstock.formats.amqp_values import display_body, to_json_value
+from penstock.formats.body_view import escape_line, escape_line_bytes
 from penstock.formats.event_record import to_json_lines
+from penstock.formats.event_sections import DATA
 from penstock.formats.event_view import EventView
 from penstock.formats.filters import compile_filter
 from penstock.formats.positions import StartKind, StartPosition
+from penstock.formats.quantities import format_time
 from penstock.kernels import Columns
 from penstock.model.errors import NotFound
 
@@ -51,8 +49,15 @@ _WAIT_S = 3600.0  # a partition without events is not an error
 # A reader waits about a minute and a half for a service that restarts.
 _READ_RETRY = RetryPolicy(retry_total=14, backoff_s=0.5, backoff_max_s=8.0)
 _START_RETRY = RetryPolicy(retry_total=1)  # a service that does not run is reported at once
+_PIPE_FORMAT = "%b"
+_SHOWN_BYTES_MAX = 4096  # bytes of a body in a terminal line
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "e": b"\x1b", "\\": b"\\", "c": b""}
+_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)", re.DOTALL)
 
 EventTest = Callable[[EventView], bool]
+Cell = Callable[[EventView], bytes]
+# The output for rows of the columns, which came from a partition, in their order.
+EventRenderer = Callable[[Columns, str, Sequence[int]], bytes]
 
 FormatOption = Annotated[
     str | None,
@@ -87,7 +92,7 @@ class _TailOptions:
     ] = True
     filter_: FilterOption = None
     format_: FormatOption = None
-    output: Format = OutputFormat.TABLE
+    output: Format = TABLE
     quiet: QuietOption = False
 
     @property
@@ -108,7 +113,7 @@ def tail(wire: EventsEndpoint, options: _TailOptions) -> None:
         penstock tail orders --filter 'json.temperature > 30' -o jsonl
     """
     if options.format_ is not None:
-        if options.output is not OutputFormat.TABLE:
+        if options.output is not TABLE:
             raise typer.BadParameter("--format and -o exclude each other.")
         format_renderer(options.format_, is_terminal=False)  # refuse a bad template now
     if options.output is OutputFormat.JSON and options.follow and options.count is None:
@@ -184,11 +189,11 @@ class _EventPrinter:
 
 
 def _choose_renderer(options: _TailOptions, *, is_terminal: bool) -> EventRenderer:
-    if options.output is not OutputFormat.TABLE:
+    if options.output is not TABLE:
         return to_json_lines
     if options.format_ is None and is_terminal:
         return terminal_renderer
-    return format_renderer(options.format_ or PIPE_FORMAT, is_terminal=is_terminal)
+    return format_renderer(options.format_ or _PIPE_FORMAT, is_terminal=is_terminal)
 
 
 async def _print_stored(
@@ -258,7 +263,7 @@ def get(
     Examples:
         penstock get orders --partition 0 --seq 123 > body.bin
     """
-    if output is OutputFormat.TABLE or (output is not None and format_ is not None):
+    if output is TABLE or (output is not None and format_ is not None):
         raise typer.BadParameter("-o takes json or jsonl, and excludes --format.")
     is_terminal = sys.stdout.isatty()
     render = None if format_ is None else format_renderer(format_, is_terminal=is_terminal)
@@ -287,3 +292,111 @@ async def _get(wire: EventsEndpoint, hub: str, group: str, partition: str, seq: 
         first, last = state["beginning_sequence_number"], state["last_enqueued_sequence_number"]
         stored = f"it holds {first} to {last}"
     raise NotFound(f"Partition {partition} of '{hub}' has no event {seq}: {stored}.")
+
+
+# --- output ---------------------------------------------------------------------------------------
+#
+# On a terminal, text of an event must not move the cursor, change the title or answer for the user:
+# control characters and characters that change the direction of text are escaped. A pipe gets the
+# bytes unchanged. A body that is an AMQP value or sequence is written as its text.
+
+
+def format_renderer(template: str, *, is_terminal: bool) -> EventRenderer:
+    """The renderer of `--format`. Raises typer.BadParameter for an unknown field or escape."""
+    parts = _parse_template(template, is_terminal=is_terminal)
+    if parts == [_CELLS["b"], b"\n"]:
+        return _render_bodies
+    cells = [part if callable(part) else _constant(part) for part in parts]
+
+    def render(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+        events = [EventView(columns, partition, row) for row in rows]
+        return b"".join([cell(event) for event in events for cell in cells])
+
+    return render
+
+
+def _parse_template(template: str, *, is_terminal: bool) -> list[bytes | Cell]:
+    parts: list[bytes | Cell] = []
+    position = 0
+    for token in _TOKEN.finditer(template):
+        parts.append(template[position : token.start()].encode())
+        position = token.end()
+        if token["field"] is not None:
+            parts.append(_find_cell(token["field"], is_terminal=is_terminal))
+        elif token["hex"] is not None:
+            parts.append(bytes.fromhex(token["hex"]))
+        elif token["escape"] in _ESCAPES:
+            parts.append(_ESCAPES[token["escape"]])
+        else:
+            allowed = "\\n \\t \\r \\0 \\e \\c \\xHH \\\\"
+            raise _template_error(f"\\{token['escape']}", allowed)
+    parts.append(template[position:].encode())
+    # A line end follows unless the template ends with one, with \0 or with \c (no end).
+    if not re.search(r"(?:^|[^\\])(?:\\\\)*\\[n0c]$", template):
+        parts.append(b"\n")
+    return [part for part in parts if part != b""]
+
+
+def _find_cell(field: str, *, is_terminal: bool) -> bytes | Cell:
+    if field == "%":
+        return b"%"
+    cell = _CELLS.get(field)
+    if cell is None:
+        raise _template_error(f"%{field}", " ".join(f"%{name}" for name in (*_CELLS, "%")))
+    if is_terminal and field in "bkhc":
+        return lambda event: escape_line_bytes(cell(event)).encode()
+    return cell
+
+
+def _template_error(token: str, allowed: str) -> typer.BadParameter:
+    return typer.BadParameter(f"There is no '{token}'. Use {allowed}", param_hint="--format")
+
+
+def _constant(value: bytes) -> Cell:
+    return lambda event: value
+
+
+def _render_bodies(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+    bodies = columns.bodies
+    if columns.body_kinds.count(DATA) != len(bodies):
+        bodies = [read_body(EventView(columns, partition, row)) for row in range(len(bodies))]
+    chosen = bodies if len(rows) == len(bodies) else [bodies[row] for row in rows]
+    return b"\n".join(chosen) + b"\n" if chosen else b""
+
+
+def read_body(event: EventView) -> bytes:
+    """The bytes of the body that people read."""
+    return display_body(event.body, event.body_type)
+
+
+_CELLS: dict[str, Cell] = {
+    "p": lambda event: event.partition.encode(),
+    "s": lambda event: b"%d" % event.sequence_number,
+    "o": lambda event: event.offset.encode(),
+    "t": lambda event: format_time(event.enqueued_ms).encode(),
+    "T": lambda event: b"%d" % event.enqueued_ms,
+    "k": lambda event: (event.partition_key or "").encode(),
+    "b": read_body,
+    "S": lambda event: b"%d" % len(event.body),
+    "h": lambda event: msgspec.json.encode(
+        {name: to_json_value(value) for name, value in event.properties.items()}
+    ),
+    "c": lambda event: str(event.fields.get("content-type", "")).encode(),
+}
+
+
+def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+    """One line per event: position and time, the key, the beginning of the body."""
+    lines = []
+    for row in rows:
+        event = EventView(columns, partition, row)
+        key = event.partition_key
+        shown_key = "" if key is None else f"\x1b[36m{escape_line(key)}\x1b[0m "
+        time = format_time(event.enqueued_ms)[11:-1]
+        position = f"\x1b[2m{partition}:{event.sequence_number} {time}\x1b[0m"
+        body = read_body(event)
+        shown_body = escape_line_bytes(body[:_SHOWN_BYTES_MAX])
+        if len(body) > _SHOWN_BYTES_MAX:
+            shown_body += f"\x1b[2m… {len(body):,} bytes\x1b[0m"
+        lines.append(f"{position} {shown_key}{shown_body}\n")
+    return "".join(lines).encode()

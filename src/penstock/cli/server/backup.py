@@ -13,7 +13,7 @@ import typer
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, console, print_message
+from penstock.cli.output import TABLE, Format, OutputFormat, console, print_message
 from penstock.cli.service_options import with_data_directory
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def backup(
     data: Path,
     directory: Annotated[Path, argument("DIR", "A new or empty directory")],
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Copy a data directory, also while its service runs.
 
@@ -56,7 +56,7 @@ def restore(
         Path | None, option("DIR", "New or empty data directory [default: ./penstock-data]")
     ] = None,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a data directory from a backup.
 
@@ -67,7 +67,7 @@ def restore(
         penstock restore /backups/2026-11-16 --dry-run
         penstock restore /backups/2026-11-16 --data /var/lib/penstock
     """
-    from penstock.cli.service_lookup import ServiceFlags, data_directory
+    from penstock.cli.service_options import ServiceFlags, data_directory
     from penstock.service.backup import check_backup, read_manifest, restore_to
 
     target = data_directory(ServiceFlags(data=data))

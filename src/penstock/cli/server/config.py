@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.formats.quantities import format_plural
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Config = Annotated[Path | None, option("FILE", "TOML, or Config.json [PENSTOCK_C
 
 
 @app.verb()
-def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
+def show(config: Config = None, output: Format = TABLE) -> None:
     """What `penstock serve` would run with here, and where each value is from; no secrets.
 
     Examples:
@@ -82,7 +82,7 @@ def schema(
     json_schema: Annotated[
         bool, option("--json-schema", "A JSON Schema of the file, for editors")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Every setting: its key in the file, its flag, its variable, its default.
 

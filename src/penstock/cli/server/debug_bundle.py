@@ -18,8 +18,9 @@ import msgspec
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.options import argument, option
-from penstock.cli.output import Format, OutputFormat, format_bytes, print_message
-from penstock.cli.service_options import AdminSession, with_whole_service
+from penstock.cli.output import TABLE, Format, format_bytes, print_message
+from penstock.cli.service_options import AdminSession, data_directory, with_whole_service
+from penstock.io.runtime_file import read_runtime
 from penstock.model.errors import DataDirectoryError, PenstockError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def bundle(
     verify: Annotated[
         bool, option("--verify", "Also verify the whole log, which can take long")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Write versions, checks, metrics, entities, connections and file sizes into one archive.
 
@@ -84,8 +85,6 @@ def bundle(
         penstock debug bundle
         penstock debug bundle support.tar.gz --verify
     """
-    from penstock.cli.service_lookup import data_directory
-
     data = data_directory(service.flags)
     redact = SecretRedactor(_find_secrets(service, data))
     target = file or Path(f"penstock-debug-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
@@ -116,8 +115,7 @@ def _render_part(part: Part) -> tuple[str, str]:
 
 def _list_parts(service: AdminSession, data: Path, *, verify: bool) -> dict[str, Part]:
     from penstock.cli.server.config import effective_settings
-    from penstock.cli.server.doctor import check_rows
-    from penstock.cli.server.status import fetch
+    from penstock.cli.server.status import check_rows, fetch
 
     def page(path: str) -> Part:
         return lambda: fetch(service.admin, path, timeout_s=_PROBE_S).body.decode(errors="replace")
@@ -166,8 +164,6 @@ def _read_environment() -> object:
 
 
 def _read_redacted_runtime(data: Path) -> object:
-    from penstock.io.runtime_file import read_runtime
-
     runtime = read_runtime(data)
     if runtime is None:
         raise DataDirectoryError(f"No service runs on {data}.")
@@ -214,8 +210,6 @@ def _verify_log(data: Path) -> object:
 
 def _find_secrets(service: AdminSession, data: Path) -> Iterator[str]:
     """Every secret of the data directory, the environment and the service."""
-    from penstock.io.runtime_file import read_runtime
-
     for name in _SECRET_FILES:
         try:
             content = (data / name).read_bytes()[:_SECRET_BYTES_MAX].strip()

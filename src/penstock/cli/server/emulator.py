@@ -13,7 +13,7 @@ from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
 
@@ -31,7 +31,7 @@ def import_(
     service: AdminSession,
     file: Annotated[Path, argument("CONFIG.JSON", "Configuration file of the emulator")],
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create the event hubs and consumer groups of an emulator's Config.json in a running service.
 

@@ -11,7 +11,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.exit_codes import ExitCode
 from penstock.cli.options import argument
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.formats.quantities import format_time
 from penstock.model.errors import NotFound
 
@@ -26,7 +26,7 @@ def verify(
     directory: Annotated[
         Path, argument("DIR", "Data directory or a copy of one; it may be in use")
     ] = Path("penstock-data"),
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Verify every checksum, sequence number and index.
 
@@ -51,7 +51,7 @@ def verify(
             rows.append({"hub": names.get(item.hub_id), **msgspec.structs.asdict(item)})
         else:
             findings.append(item)
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         for row in rows:
             hub_id = row.pop("hub_id")
             row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
@@ -71,7 +71,7 @@ def verify(
 @app.verb()
 def dump(
     segment: Annotated[Path, argument("SEGMENT", "A segment file (….log)")],
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes.
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.events_options import run
 from penstock.cli.options import option
-from penstock.cli.output import Format, OutputFormat, print_message, record_table
+from penstock.cli.output import TABLE, Format, print_message, record_table
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
@@ -84,7 +85,6 @@ def serve(
         penstock serve --data /var/lib/penstock --hub orders:8 --throughput-units 4
         penstock serve --config penstock.toml --json
     """
-    from penstock.io.event_loop import new_event_loop
     from penstock.model.clock import SystemClock
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
@@ -92,8 +92,7 @@ def serve(
     # The parameters have the names of the settings; None means that the flag is absent.
     settings = load_settings(flags=ctx.params, environ=os.environ)
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(settings))
+    run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
@@ -210,7 +209,7 @@ def init(
     config: Config = None,
     hubs: Hubs = None,
     throughput_units: Units = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create or update a data directory without serving it.
 
@@ -220,14 +219,12 @@ def init(
     Examples:
         penstock init --data /var/lib/penstock --hub orders:8
     """
-    from penstock.io.event_loop import new_event_loop
     from penstock.service.config.loader import load_settings
 
     flags = {"data": data, "config": config, "hubs": hubs, "throughput_units": throughput_units}
     settings = load_settings(flags=flags, environ=os.environ)
     is_update = (settings.data / "catalog.sqlite").exists()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runtime = runner.run(_create_data_directory(settings))
+    runtime = run(_create_data_directory(settings))
     record = {
         "data": runtime.data,
         "namespace": runtime.namespace,

@@ -13,7 +13,7 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, format_seconds, print_message
+from penstock.cli.output import TABLE, Format, format_seconds, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
@@ -48,7 +48,7 @@ Config = Annotated[
 def status(
     service: AdminSession,
     hub: Annotated[str | None, argument("HUB", "Only this one")] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show state, backlog, last file and last error of Capture.
 
@@ -63,12 +63,9 @@ def status(
         output.print_record(rows[0])
         return
     output.print_rows(
-        rows,
-        title="Captured event hubs",
-        columns=_COLUMNS,
-        elided=("destination", "last_error"),
+        rows, title="Captured event hubs", columns=_COLUMNS, elided=("destination", "last_error")
     )
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         for row in rows:
             if row["last_error"]:  # the table shortens it
                 print_message(f"{row['hub']}: {row['last_error']}")
@@ -89,7 +86,7 @@ def enable(
     skip_empty: Annotated[
         bool, option("--skip-empty", "No file for a window without events")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Capture an event hub from the next event on, or change how it is captured.
 
@@ -156,7 +153,7 @@ def backfill(
     since: Annotated[
         str, option("--from POSITION", "earliest, a number, an ISO time")
     ] = "earliest",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Capture retained events from before Capture was switched on.
 
@@ -168,7 +165,7 @@ def backfill(
     print_message(
         f"{count:,} older events of '{hub}' are captured now; see 'penstock capture status'."
     )
-    if output is not OutputFormat.TABLE:
+    if output is not TABLE:
         output.print_rows(rows, title="Partitions")
 
 
@@ -180,7 +177,7 @@ def verify(
     connection_string: Annotated[
         str | None, option("TEXT", "Read the log with this connection string")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Compare log and files, event by event; exit code 1 when they differ.
 
@@ -226,7 +223,7 @@ def compact(
     until: Annotated[str | None, option("TIME", "Up to the hour that ends then or later")] = None,
     config: Config = None,
     master: Annotated[str, option("MASTER", "Spark's")] = "local[*]",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Merge captured files into Parquet, one directory per hour (Spark).
 

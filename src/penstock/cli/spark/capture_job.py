@@ -6,13 +6,13 @@ import contextlib
 import functools
 import logging
 import os
-import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.output import print_message
+from penstock.cli.spark.pipeline import StopSignals
 from penstock.io.files import lock_file, make_private
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ConfigurationError
@@ -54,40 +54,26 @@ def run_job(
         ca_file=service.admin.ca_file,
         master=master or capture.master,
     )
-    stopping = StopSignals()
-    stopping.claim()
     with (
+        _stop_on_signal() as stopping,
         _lock_state(directory),
         _capture_spark(job_settings.master, capture.spark, directory) as start_session,
     ):
         CaptureJob(job_settings, service.client, start_session).run(stopping)
 
 
-class StopSignals:
-    """The job's stop request: SIGTERM or Ctrl-C. A handler interrupts the main thread anywhere,
-    also while it holds the lock of an Event; a SimpleQueue is reentrant."""
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM or Ctrl-C sets."""
+    stopping = threading.Event()
 
-    def __init__(self) -> None:
-        self._signals: SimpleQueue[int] = SimpleQueue()
-        self._is_set = False
+    def ask_to_stop() -> bool:
+        stopping.set()
+        return False
 
-    def claim(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.on_signal)
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals.put(number)
-
-    def is_set(self) -> bool:
-        return self.wait(0)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds. Returns whether a signal came."""
-        if not self._is_set:
-            with contextlib.suppress(Empty):
-                self._signals.get(timeout=timeout)
-                self._is_set = True
-        return self._is_set
+    with StopSignals(print_message) as signals:
+        signals.forward(ask_to_stop)
+        yield stopping
 
 
 @contextlib.contextmanager

@@ -5,37 +5,47 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from queue import SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, with_events
 from penstock.cli.options import argument, option, parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
-from penstock.cli.spark.job_reporter import report_job
-from penstock.cli.spark.stop_signals import stop_signals
-from penstock.model.errors import ConfigurationError
+from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cli.spark.pipeline_display import PipelineDisplay
+    from penstock.management.client import ManagementClient
     from penstock.spark.pipelines.pipeline_file import PipelineFile, PipelineHubs, ShowRows
-    from penstock.spark.pipelines.runner import RunSettings
+    from penstock.spark.pipelines.runner import PipelineRun, RunSettings
 
 app = CommandGroup("Stream processing on Spark.")
 
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
 _RESTARTS_MAX = 1_000_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS_JOIN_S = 5.0
+_REPORT_INTERVAL_S = 5.0
+_REPORT_TIMEOUT_S = 5.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_NAME_MAX, _TEXT_MAX, _ERROR_MAX = 128, 512, 4096
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _LOCAL_REMOTE = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;])")
 _spark_option = partial(option, rich_help_panel="Spark")
@@ -78,7 +88,7 @@ class _PipelineOptions:
         str | None, _spark_option("FILE|-", "File for Spark's own log; -: stderr")
     ] = None
     every: Annotated[str, option("TIME", "Interval between lines, without a terminal")] = "10s"
-    output: Format = OutputFormat.TABLE
+    output: Format = TABLE
     quiet: Annotated[bool, option("--quiet -q", "Rows and errors only")] = False
 
     def __post_init__(self) -> None:
@@ -98,7 +108,7 @@ def run(wire: EventsEndpoint, options: _PipelineOptions) -> None:
         penstock pipeline run windows.py --checkpoint checkpoints/windows
         penstock pipeline run windows.py --set device=a --from earliest --available-now
     """
-    from penstock.cli.spark.pipeline_display import display
+    from penstock.cli.spark.pipeline_display import open_display
     from penstock.spark.pipelines.pipeline_file import PipelineFile
     from penstock.spark.pipelines.runner import RunSettings
 
@@ -120,12 +130,13 @@ def run(wire: EventsEndpoint, options: _PipelineOptions) -> None:
     )
     pipeline = PipelineFile(options.file)
     pipeline.check_names(settings.arguments)
-    with display(options.output, every_s=every_s, is_quiet=options.quiet) as shown:
+    shown = open_display(options.output, every_s=every_s, is_quiet=options.quiet)
+    with closing(shown):
         _run(wire, options, pipeline, settings, shown)
 
 
 @app.verb("list", options=with_whole_service)
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the jobs that reported to the service: pipelines, Capture.
 
     Examples:
@@ -148,7 +159,7 @@ def _run(
 
     name, where = settings.name, options.chosen_master or options.remote or "local[*]"
     with ExitStack() as stack:
-        signals = stack.enter_context(stop_signals(shown.show_message))
+        signals = stack.enter_context(StopSignals(shown.show_message))
         scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         log = None
@@ -170,8 +181,7 @@ def _run(
         def start_spark() -> SparkSession:
             spark = launcher.start()
             ui_url = None if options.remote is not None else spark.sparkContext.uiWebUrl
-            if reporter is not None:
-                reporter.ui_url = ui_url or ""
+            reporter.ui_url = ui_url or ""
             signals.install()  # again: Spark's own handler would cancel the batch
             shown.show_started(ui_url, options.checkpoint)
             return spark
@@ -184,8 +194,7 @@ def _run(
             hubs=partial(_make_hubs, wire, options),
             restart_spark=start_spark if options.remote is None else None,
         )
-        if reporter is not None:
-            reporter.run = pipeline
+        reporter.run = pipeline
         signals.forward(pipeline.ask_to_stop)
         try:
             pipeline.run()
@@ -284,3 +293,134 @@ def _make_hubs(
         connection["transport"] = "wss"
     reading = {"startingPosition": options.from_, "consumerGroup": options.group}
     return PipelineHubs(spark, connection, reading=reading, show=show, is_remote=is_remote)
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+class StopSignals:
+    """SIGINT and SIGTERM ask a pipeline to stop, also before it has started. `install` sets the
+    handlers; `forward` names the function that signals call from then on.
+
+    A signal handler interrupts the main thread, which may hold the lock that printing or an Event
+    needs: the handler would deadlock. So the handler only puts the signal into a queue that is safe
+    to enter again, and a thread does the rest.
+    """
+
+    def __init__(self, show_message: Callable[[str], None]) -> None:
+        self._show_message = show_message
+        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._thread: threading.Thread | None = None
+        self._is_pending = False  # a signal came before `forward`
+        self._queue: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._thread is not None:
+            self._queue.put(False)
+            self._thread.join(_SIGNALS_JOIN_S)
+
+    def install(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def forward(self, ask_to_stop: Callable[[], bool]) -> None:
+        """`ask_to_stop` returns whether it was called for the first time."""
+        self._thread = threading.Thread(
+            target=self._run, args=(ask_to_stop,), name="penstock-signals", daemon=True
+        )
+        self._thread.start()
+        if self._is_pending:
+            self._queue.put(True)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._thread is not None:
+            self._queue.put(True)
+        elif self._is_pending:
+            raise KeyboardInterrupt
+        self._is_pending = True
+
+    def _run(self, ask_to_stop: Callable[[], bool]) -> None:
+        while self._queue.get():
+            if ask_to_stop():
+                self._show_message(
+                    "Stopping after the current batch; a second signal stops at once."
+                )
+
+
+# --- reports to the service -----------------------------------------------------------------------
+
+
+class JobReporter:
+    """Sends the pipeline's last snapshot to its service every few seconds. Set `run` when there is
+    one. It has a thread of its own: a service that is slow or stopped never delays a batch."""
+
+    def __init__(self, client: ManagementClient | None, name: str, master: str) -> None:
+        self.run: PipelineRun | None = None
+        self.ui_url = ""
+        self._client = client
+        self._name = name[:_NAME_MAX]
+        self._master = master[:_TEXT_MAX]
+
+    def send_until(self, ended: threading.Event) -> None:
+        self.send("Starting")
+        while not ended.wait(_REPORT_INTERVAL_S):
+            self.send(None)
+
+    def send(self, state: str | None) -> None:
+        """`state` None: that of the last snapshot."""
+        if self._client is None:
+            return
+        snapshot = None if self.run is None else self.run.snapshot
+        try:
+            self._client.put_job(
+                self._name,
+                kind="pipeline",
+                state=state or ("Starting" if snapshot is None else snapshot.state),
+                pid=os.getpid(),
+                master=self._master,
+                ui_url=self.ui_url[:_TEXT_MAX],
+                rows_per_second=None if snapshot is None else round(snapshot.rows_per_second, 1),
+                batch_seconds=None if snapshot is None else snapshot.batch_seconds,
+                lag_events=None if snapshot is None else snapshot.lag_events,
+                last_error="" if snapshot is None else snapshot.last_error[:_ERROR_MAX],
+            )
+        except (PenstockError, OSError):
+            return  # the next report replaces this one
+
+
+@contextmanager
+def report_job(name: str, master: str, endpoint: EventsEndpoint) -> Iterator[JobReporter]:
+    """Report to the service that flags, environment or directory name, if there is one."""
+    reporter = JobReporter(_find_client(endpoint), name, master)
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=reporter.send_until, args=(ended,), name="penstock-job", daemon=True
+    )
+    thread.start()
+    state = "Failed"
+    try:
+        yield reporter
+        state = "Stopped"
+    finally:
+        ended.set()
+        thread.join(_REPORT_TIMEOUT_S * 2)
+        reporter.send(state)
+
+
+def _find_client(endpoint: EventsEndpoint) -> ManagementClient | None:
+    """Only if events and administration are of one service: a pipeline that reads from Azure is not
+    reported to the service that happens to run in ./penstock-data."""
+    is_named = endpoint.data is not None or endpoint.context is not None
+    is_local = endpoint.endpoint.host in _LOOPBACK
+    if not (is_named or is_local or os.environ.get("PENSTOCK_ADMIN_URL")):
+        return None
+    try:
+        return endpoint.find_admin().client(timeout_s=_REPORT_TIMEOUT_S)
+    except (PenstockError, OSError):
+        return None
