@@ -84,7 +84,7 @@ class StdoutWriter:
 
     async def wait_closed(self) -> None:
         """Raises StdoutClosed when the reader is gone, also while nothing is written."""
-        await self._gone
+        await asyncio.shield(self._gone)  # a canceled wait must not end later writes
         raise StdoutClosed
 
     async def write(self, data: bytes) -> None:
