@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.faults.test_old_data_directory import OldDirectory
 
-from penstock.cli.spark.capture_job import _CaptureSpark, _lock_state
+from penstock.cli.spark.capture_job import _capture_spark, _lock_state
 from penstock.client import EventData
 from penstock.spark.capture.job import job_id
 from penstock.spark.capture.plan import open_run_state
@@ -43,7 +43,7 @@ async def test_other_users_can_read_nothing_but_certificates(tmp_path: Path, nam
         await producer.send_event(EventData("of this version"), partition_id="0")
         for folder in state.glob("*-*/"):
             open_run_state(folder, folder.name.partition("-")[0]).close()
-        with _lock_state(state), _CaptureSpark("local", {}, state):
+        with _lock_state(state), _capture_spark("local", {}, state):
             job_id(state)
         assert _modes(old.data).keys() <= READABLE
     assert _modes(old.data).keys() <= READABLE

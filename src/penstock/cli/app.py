@@ -25,7 +25,7 @@ _SECTIONS = {
         ("init", "server.serve:init", "Create or update a data directory without serving it."),
         ("status", "server.status:status", "Show what runs and whether it is ready."),
         ("health", "server.status:health", "Check that the service is ready, or wait until it is."),
-        ("doctor", "server.doctor:doctor", "Find problems of the service and of this machine."),
+        ("doctor", "server.status:doctor", "Find problems of the service and of this machine."),
     ),
     "Event hubs": (
         ("namespace", "entities.namespace:app", "Namespaces and their throughput units."),

@@ -19,12 +19,7 @@ from typer.main import get_command, get_group
 WHICH_SERVICE = "Which service"
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
-_TYPE = re.compile(r" <([^>]+)>")
-_TYPE_WORDS = {
-    **dict.fromkeys(("int", "int range", "float", "float range"), "N"),
-    **dict.fromkeys(("str", "list[str]"), "TEXT"),
-    **dict.fromkeys(("path", "file", "directory"), "PATH"),
-}
+_TYPE = re.compile(r" <([^>]+)>")  # of an argument, or the values of an option
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 HelpRows = dict[str, list[tuple[str, str]]]  # by section: name and meaning of a parameter
@@ -48,7 +43,7 @@ class PenstockCommand(TyperCommand):
         self.examples = [line.strip() for line in examples.splitlines()]
 
     def help_rows(self, ctx: Any) -> HelpRows:
-        """The parameters by section of the help, with the words of `_TYPE_WORDS` for types."""
+        """The parameters by section of the help."""
         rows: HelpRows = {"Arguments": [], "Options": [], WHICH_SERVICE: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -59,7 +54,7 @@ class PenstockCommand(TyperCommand):
                 rows["Arguments"].append((_TYPE.sub("", name), text))
             else:
                 section = getattr(parameter, "rich_help_panel", None) or "Options"
-                name = _TYPE.sub(_plain_type, name).lstrip(" /")  # of an option with only --no-...
+                name = _TYPE.sub(r" \1", name).lstrip(" /")  # of an option with only --no-...
                 rows.setdefault(section, []).append((name, text))
         return rows
 
@@ -148,10 +143,6 @@ def load(entry: CommandEntry) -> Any:
         command = get_command(single)  # type: ignore[assignment]  # one command is no group
     command.name = entry.name
     return command
-
-
-def _plain_type(match: re.Match[str]) -> str:
-    return f" {_TYPE_WORDS.get(match[1], match[1])}"
 
 
 def _write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from penstock.cli.exit_codes import ExitCode
+from penstock.cli.options import option
 from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError
 
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; required where stdin is not a terminal")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, change nothing")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask; required where stdin is not a terminal")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would happen, change nothing")]
 
 
 def confirm(what: str, name: str, *, yes: bool, dry_run: bool) -> bool:

@@ -17,7 +17,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.model.errors import AlreadyExists, ConfigurationError, NotFound, PenstockError
 
 app = CommandGroup("Named services.")
@@ -42,7 +43,7 @@ class ServiceContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return f"ServiceContext(admin_url={self.admin_url!r}, data={self.data!r})"
 
 
-class ServiceContexts(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceContexts(msgspec.Struct, kw_only=True):
     """The content of the file. `current` is the name that `penstock context use` selected."""
 
     current: str | None = None
@@ -64,8 +65,9 @@ def contexts_file() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "penstock" / "contexts.json"
 
 
-def read_contexts(file: Path) -> ServiceContexts:
-    """The contexts of a file; none where it does not exist. Raises ConfigurationError."""
+def read_contexts() -> ServiceContexts:
+    """The contexts of the file; none where it does not exist. Raises ConfigurationError."""
+    file = contexts_file()
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -83,20 +85,21 @@ def read_contexts(file: Path) -> ServiceContexts:
         raise ConfigurationError(f"{file} holds no contexts: {error}.") from error
 
 
-def write_contexts(file: Path, contexts: ServiceContexts) -> None:
+def write_contexts(contexts: ServiceContexts) -> None:
     """Replace the file, readable by its owner only."""
     from penstock.io.files import write_file_atomically
 
+    file = contexts_file()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = msgspec.json.format(msgspec.json.encode(contexts), indent=2)
     write_file_atomically(file, content + b"\n", mode=0o600)
 
 
-def selected_context(flag: str | None) -> tuple[str, ServiceContext] | None:
+def selected_context(flag: str | None) -> ServiceContext | None:
     """The context of the flag, of PENSTOCK_CONTEXT, or the current one; None if there is none."""
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     name = flag or os.environ.get("PENSTOCK_CONTEXT") or stored.current
-    return None if name is None else (name, stored.get(name))
+    return None if name is None else stored.get(name)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -105,45 +108,34 @@ def selected_context(flag: str | None) -> tuple[str, ServiceContext] | None:
 def complete_contexts() -> list[str]:
     """Names for the shell's completion; none where the file cannot be read."""
     try:
-        return sorted(read_contexts(contexts_file()).contexts)
+        return sorted(read_contexts().contexts)
     except PenstockError:
         return []
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
-]
+Name = Annotated[str, argument("NAME", "A context", autocompletion=complete_contexts)]
 OptionalName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="A context", autocompletion=complete_contexts)
+    str | None, argument("NAME", "A context", autocompletion=complete_contexts)
 ]
 
 
 @app.verb()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new context")],
+    name: Annotated[str, argument("NAME", "Name of the new context")],
     connection_string: Annotated[
-        str | None, typer.Option(metavar="STRING|-", help="For events; - reads it from stdin")
+        str | None, option("STRING|-", "For events; - reads it from stdin")
     ] = None,
-    admin_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Such as http://localhost:5300")
-    ] = None,
+    admin_url: Annotated[str | None, option("URL", "Such as http://localhost:5300")] = None,
     admin_token: Annotated[
-        str | None, typer.Option(metavar="TOKEN|-", help="Admin token; - reads it from stdin")
+        str | None, option("TOKEN|-", "Admin token; - reads it from stdin")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA file that verifies its certificate")
-    ] = None,
+    ca_file: Annotated[Path | None, option("FILE", "CA file that verifies its certificate")] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Data directory: the service that runs on it"),
+        Path | None, option("DIR", "Data directory: the service that runs on it")
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Default namespace of commands")
-    ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a context of that name")
-    ] = False,
+    namespace: Annotated[str | None, option("NAME", "Default namespace of commands")] = None,
+    use: Annotated[bool, option("--use", "Use it from now on")] = False,
+    replace: Annotated[bool, option("--replace", "Replace a context of that name")] = False,
 ) -> None:
     """Store a service under a name: its data directory, or its addresses and keys.
 
@@ -167,20 +159,20 @@ def add(
     )
     if context.connection_string is not None:
         parse_connection_string(context.connection_string)  # refuse it now, not at the next command
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     if name in stored.contexts and not replace:
         raise AlreadyExists(f"The context '{name}' exists already: --replace replaces it.")
-    current = name if use else stored.current
-    contexts = {**stored.contexts, name: context}
-    write_contexts(file, ServiceContexts(current=current, contexts=contexts))
-    print_message(f"Stored the context '{name}' in {file}{'; it is in use now' if use else ''}.")
+    stored.contexts[name] = context
+    if use:
+        stored.current = name
+    write_contexts(stored)
+    state = "; it is in use now" if use else ""
+    print_message(f"Stored the context '{name}' in {contexts_file()}{state}.")
 
 
 @app.verb()
 def use(
-    name: OptionalName = None,
-    none: Annotated[bool, typer.Option("--none", help="Use no context")] = False,
+    name: OptionalName = None, none: Annotated[bool, option("--none", "Use no context")] = False
 ) -> None:
     """Use a context from now on, where neither flags nor environment name a service.
 
@@ -190,22 +182,22 @@ def use(
     """
     if (name is None) != none:
         raise typer.BadParameter("Pass the name of a context, or --none.")
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     if name is not None:
         stored.get(name)
-    write_contexts(file, msgspec.structs.replace(stored, current=name))
+    stored.current = name
+    write_contexts(stored)
     print_message("No context is in use now." if name is None else f"Using the context '{name}'.")
 
 
 @app.verb("list")
-def list_(output: Format = OutputFormat.TABLE) -> None:
+def list_(output: Format = TABLE) -> None:
     """List the contexts, without their secrets.
 
     Examples:
         penstock context list
     """
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     rows = [
         {
             "name": name,
@@ -215,14 +207,14 @@ def list_(output: Format = OutputFormat.TABLE) -> None:
         }
         for name, context in sorted(stored.contexts.items())
     ]
-    print_rows(rows, output, title="Contexts")
+    output.print_rows(rows, title="Contexts")
 
 
 @app.verb()
 def show(
     name: OptionalName = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Show keys and tokens")] = False,
-    output: Format = OutputFormat.TABLE,
+    reveal: Annotated[bool, option("--reveal", "Show keys and tokens")] = False,
+    output: Format = TABLE,
 ) -> None:
     """Show one context, by default the current one; keys and tokens only with --reveal.
 
@@ -230,14 +222,14 @@ def show(
         penstock context show
         penstock context show far --reveal
     """
-    stored = read_contexts(contexts_file())
+    stored = read_contexts()
     name = name or stored.current
     if name is None:
         raise typer.BadParameter("No context is in use: pass the name of one.")
     record: dict[str, object] = {"name": name, "current": name == stored.current}
     for field, value in msgspec.structs.asdict(stored.get(name)).items():
         record[field] = _HIDDEN if value and field in _SECRETS and not reveal else value
-    print_record(record, output)
+    output.print_record(record)
 
 
 @app.verb()
@@ -247,13 +239,12 @@ def delete(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     Examples:
         penstock context delete far --yes
     """
-    file = contexts_file()
-    stored = read_contexts(file)
+    stored = read_contexts()
     stored.get(name)
     if confirm(f"This deletes the context '{name}'.", name, yes=yes, dry_run=dry_run):
-        contexts = {other: value for other, value in stored.contexts.items() if other != name}
-        current = None if stored.current == name else stored.current
-        write_contexts(file, ServiceContexts(current=current, contexts=contexts))
+        del stored.contexts[name]
+        stored.current = None if stored.current == name else stored.current
+        write_contexts(stored)
         print_message(f"Deleted the context '{name}'.")
 
 

@@ -8,14 +8,24 @@ import os
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.service_lookup import ServiceFlags, find_admin, find_connection_string
-from penstock.cli.service_options import CONTEXT, DATA, ServiceOption, add_options
+from penstock.cli.options import parse_seconds
+from penstock.cli.service_options import (
+    AdminEndpoint,
+    ContextOption,
+    DataOption,
+    ServiceFlags,
+    add_options,
+    find_admin,
+    find_connection_string,
+    service_option,
+)
+from penstock.model.connection_string import Endpoint, parse_connection_string
 from penstock.model.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -25,48 +35,44 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NAMES_MAX = 10  # of hubs or groups that an error lists
-_OPTIONS = (
-    ServiceOption(
-        *("connection_string", str | None, "STRING"),
-        "Connection string of any Event Hubs namespace; prefer PENSTOCK_CONNECTION_STRING: other "
-        "users can see command-line arguments",
-    ),
-    DATA,
-    CONTEXT,
-    ServiceOption("ca_file", Path | None, "FILE", "CA file to trust in addition to the system's"),
-    ServiceOption(
-        *("websocket", bool, None, "AMQP over WebSocket: port 443, or the endpoint's"), False
-    ),
-    ServiceOption("timeout", str, "TIME", "How long to wait for each answer of the service", "60s"),
-)
 
 
+@dataclass(kw_only=True, repr=False)  # it may hold a key
 class EventsEndpoint:
-    """How the events of one service are reached. The service is looked up on first use, so that a
-    command reports a wrong option of its own first."""
+    """How the events of one service are reached; its fields are options in the order of the help.
 
-    def __init__(
-        self,
-        *,
-        connection_string: str | None = None,
-        data: Path | None = None,
-        context: str | None = None,
-        ca_file: Path | None = None,
-        websocket: bool = False,
-        timeout: str = "60s",
-    ) -> None:
-        self.data = data
-        self.context = context
-        self.websocket = websocket
-        self.timeout_s = parse_seconds(timeout, option="--timeout")
+    The service is looked up on first use, so that a command reports a wrong option of its own
+    first.
+    """
+
+    connection_string_flag: Annotated[
+        str | None,
+        service_option(
+            "--connection-string STRING",
+            "Connection string of any Event Hubs namespace; prefer PENSTOCK_CONNECTION_STRING: "
+            "other users can see command-line arguments",
+        ),
+    ] = None
+    data: DataOption = None
+    context: ContextOption = None
+    ca_file: Annotated[
+        Path | None, service_option("FILE", "CA file to trust in addition to the system's")
+    ] = None
+    websocket: Annotated[
+        bool, service_option("--websocket", "AMQP over WebSocket: port 443, or the endpoint's")
+    ] = False
+    timeout: Annotated[
+        str, service_option("TIME", "How long to wait for each answer of the service")
+    ] = "60s"
+
+    def __post_init__(self) -> None:
+        self.timeout_s = parse_seconds(self.timeout, option="--timeout")
         if self.timeout_s <= 0:
             raise typer.BadParameter("It must be above 0.", param_hint="--timeout")
-        self._given = connection_string
-        self._ca_file = ca_file
 
     @functools.cached_property
     def _string_and_ca_file(self) -> tuple[str, str | None]:
-        return find_connection_string(self._given, self.data, self.context)
+        return find_connection_string(self.connection_string_flag, self.data, self.context)
 
     @property
     def connection_string(self) -> str:
@@ -74,47 +80,47 @@ class EventsEndpoint:
         return self._string_and_ca_file[0]
 
     @property
-    def ca_file(self) -> str | None:
-        return self._string_and_ca_file[1] if self._ca_file is None else str(self._ca_file)
+    def resolved_ca_file(self) -> str | None:
+        return str(self.ca_file) if self.ca_file else self._string_and_ca_file[1]
 
-    @property
-    def is_given(self) -> bool:
-        """A connection string was given, so it may be the service of another machine."""
-        return bool(self._given or os.environ.get("PENSTOCK_CONNECTION_STRING"))
+    @functools.cached_property
+    def endpoint(self) -> Endpoint:
+        return parse_connection_string(self.connection_string)
 
-    def producer(
-        self, hub: str, *, retry: RetryPolicy | None = None, idempotent: bool = False
-    ) -> EventHubProducerClient:
-        """A producer. Without `retry` it does not retry: the command itself does, and shows it."""
+    @functools.cached_property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Trusts the system's authorities too: the connection string may be one of Azure."""
+        if not self.endpoint.tls:
+            return None
+        context = ssl.create_default_context()
+        if self.resolved_ca_file is not None:
+            context.load_verify_locations(self.resolved_ca_file)
+        return context
+
+    def find_admin(self) -> AdminEndpoint:
+        """The management API of the service that the options name."""
+        return find_admin(ServiceFlags(data=self.data, context=self.context))
+
+    def producer(self, hub: str, *, idempotent: bool = False) -> EventHubProducerClient:
+        """A producer that does not retry: the command itself does, and shows it."""
         from penstock.client import EventHubProducerClient, RetryPolicy
 
-        return EventHubProducerClient(
-            self.connection_string,
-            eventhub_name=hub,
-            idempotent=idempotent,
-            retry=retry or RetryPolicy(retry_total=0),
-            **self._client_options(),
-        )
+        options = self._client_options(hub, RetryPolicy(retry_total=0))
+        return EventHubProducerClient(self.connection_string, idempotent=idempotent, **options)
 
     def consumer(
         self, hub: str, group: str = "$Default", *, retry: RetryPolicy | None = None
     ) -> EventHubConsumerClient:
         from penstock.client import EventHubConsumerClient, RetryPolicy
 
-        return EventHubConsumerClient(
-            self.connection_string,
-            group,
-            eventhub_name=hub,
-            retry=retry or RetryPolicy(),
-            **self._client_options(),
-        )
+        options = self._client_options(hub, retry or RetryPolicy())
+        return EventHubConsumerClient(self.connection_string, group, **options)
 
-    def _client_options(self) -> dict[str, Any]:
-        from penstock.client import parse_connection_string
-
-        is_tls = parse_connection_string(self.connection_string).tls
+    def _client_options(self, hub: str, retry: RetryPolicy) -> dict[str, Any]:
         return {
-            "ssl_context": _tls_context(self.ca_file) if is_tls else None,
+            "eventhub_name": hub,
+            "retry": retry,
+            "ssl_context": self.ssl_context,
             "timeout_s": self.timeout_s,
             "transport": "websocket" if self.websocket else "amqp",
         }
@@ -122,12 +128,11 @@ class EventsEndpoint:
 
 def with_events(function: Callable[Concatenate[EventsEndpoint, P], None]) -> Callable[..., None]:
     """A command on events. It receives an EventsEndpoint."""
-    return add_options(function, _OPTIONS, _open_endpoint)
+    return add_options(function, EventsEndpoint, _open_endpoint)
 
 
 @contextmanager
-def _open_endpoint(chosen: dict[str, Any], values: dict[str, Any]) -> Iterator[EventsEndpoint]:
-    endpoint = EventsEndpoint(**chosen)
+def _open_endpoint(endpoint: EventsEndpoint, values: dict[str, Any]) -> Iterator[EventsEndpoint]:
     try:
         yield endpoint
     except NotFound as error:
@@ -137,10 +142,12 @@ def _open_endpoint(chosen: dict[str, Any], values: dict[str, Any]) -> Iterator[E
 def _with_names(error: NotFound, endpoint: EventsEndpoint, values: dict[str, Any]) -> NotFound:
     """The error with the names that exist, if the service is the one on this machine."""
     hub, group = values.get("hub"), values.get("group") or "$Default"
-    if not isinstance(hub, str) or endpoint.is_given:
+    # With a connection string it may be the service of another machine.
+    is_given = endpoint.connection_string_flag or os.environ.get("PENSTOCK_CONNECTION_STRING")
+    if not isinstance(hub, str) or is_given:
         return error
     try:
-        admin = find_admin(ServiceFlags(data=endpoint.data, context=endpoint.context))
+        admin = endpoint.find_admin()
         with admin.client(timeout_s=5.0) as client:
             namespace = admin.namespace or ""
             hubs = [entity.name for entity in client.hubs(namespace)]
@@ -183,10 +190,19 @@ async def run_together(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@functools.cache
-def _tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """Trusts the system's authorities too: the connection string may be one of Azure."""
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    return context
+async def run_beside(work: Coroutine[Any, Any, T], *background: Coroutine[Any, Any, None]) -> T:
+    """Run `work` to its end and cancel `background` then. If a coroutine of `background` fails
+    before, `work` is canceled and the error is raised."""
+    working = asyncio.create_task(work)
+    others = [asyncio.create_task(coroutine) for coroutine in background]
+    try:
+        await asyncio.wait((working, *others), return_when=asyncio.FIRST_COMPLETED)
+        for other in others:
+            if other.done():
+                await other
+        return await working
+    finally:
+        tasks = (working, *others)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock.cli.output import Format, OutputFormat, print_record
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format
 
 
-def version(output: Format = OutputFormat.TABLE) -> None:
+def version(output: Format = TABLE) -> None:
     """Show the version.
 
     Examples:
@@ -26,14 +27,13 @@ def version(output: Format = OutputFormat.TABLE) -> None:
         "kernel": KERNEL,
         "platform": platform.platform(),
     }
-    print_record(record, output)
+    output.print_record(record)
 
 
 def completion(
     ctx: typer.Context,
     shell: Annotated[
-        Literal["bash", "zsh", "fish"],
-        typer.Argument(metavar="bash|zsh|fish", help="The shell you use"),
+        Literal["bash", "zsh", "fish"], argument("bash|zsh|fish", "The shell you use")
     ],
 ) -> None:
     """Print the completion script for a shell.
@@ -53,9 +53,7 @@ def completion(
 def help_(
     ctx: typer.Context,
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...")] = None,
-    all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Show the usage of every command")
-    ] = False,
+    all_: Annotated[bool, option("--all -a", "Show the usage of every command")] = False,
 ) -> None:
     """Show the help of a command, or the usage of all commands.
 

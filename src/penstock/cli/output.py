@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.options import option
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -34,66 +36,57 @@ class OutputFormat(StrEnum):
     JSON = "json"
     JSONL = "jsonl"
 
+    def print_rows(
+        self,
+        rows: Sequence[Row],
+        *,
+        title: str,
+        columns: Sequence[str] | None = None,
+        shown: Mapping[str, Show] | None = None,
+        elided: Collection[str] = (),
+    ) -> None:
+        """Print rows that have the same keys. A table has `columns`, or all keys.
 
-Format = Annotated[
-    OutputFormat, typer.Option("-o", "--output", help="A table, a JSON list, or JSON lines")
-]
+        `title` is shown when there are no rows. `shown` formats the values of a column in a table,
+        instead of `_FORMATS`. `elided` columns are cut off where the terminal is narrow; others
+        are wrapped.
+        """
+        if self is not OutputFormat.TABLE:
+            self.print_json(rows)
+        elif rows:
+            names = list(columns if columns is not None else rows[0])
+            _print_table(rows, names, shown or {}, elided)
+        else:
+            print_message(f"{title}: nothing to show")
+
+    def print_record(self, record: Row, *, shown: Mapping[str, Show] | None = None) -> None:
+        """Print one object: a table has one line per property, JSON is a list of one object."""
+        if self is not OutputFormat.TABLE:
+            self.print_json([record])
+        else:
+            console().print(record_table(record, shown or {}))
+
+    def print_result(self, message: str, record: Row) -> None:
+        """The result of a change: a message for people, the record for programs."""
+        print_message(message)
+        if self is not OutputFormat.TABLE:
+            self.print_record(record)
+
+    def print_json(self, rows: Iterable[Row]) -> None:
+        if self is OutputFormat.JSON:
+            typer.echo(json.dumps(list(rows)))
+        else:
+            for row in rows:
+                typer.echo(json.dumps(row))
+
+
+TABLE = OutputFormat.TABLE
+Format = Annotated[OutputFormat, option("-o --output", "A table, a JSON list, or JSON lines")]
 
 
 def print_message(text: str) -> None:
     """Write a message to stderr, so that a pipe holds data only."""
     typer.echo(text, err=True)
-
-
-def print_result(message: str, record: Row, output: OutputFormat) -> None:
-    """The result of a change: a message for people, the record for programs."""
-    print_message(message)
-    if output is not OutputFormat.TABLE:
-        print_record(record, output)
-
-
-def print_rows(
-    rows: Sequence[Row],
-    output: OutputFormat,
-    *,
-    title: str,
-    columns: Sequence[str] | None = None,
-    shown: Mapping[str, Show] | None = None,
-    elided: Collection[str] = (),
-) -> None:
-    """Print rows that have the same keys. A table has `columns`, or all keys.
-
-    `title` is shown when there are no rows. `shown` formats the values of a column in a table.
-    `elided` columns are cut off where the terminal is narrow; others are wrapped.
-    """
-    if output is not OutputFormat.TABLE:
-        print_json(rows, output)
-    elif rows:
-        names = list(columns if columns is not None else rows[0])
-        _print_table(rows, names, shown or {}, elided)
-    else:
-        print_message(f"{title}: nothing to show")
-
-
-def print_record(
-    record: Row,
-    output: OutputFormat,
-    *,
-    shown: Mapping[str, Show] | None = None,
-) -> None:
-    """Print one object: a table has one line per property, JSON is a list of one object."""
-    if output is not OutputFormat.TABLE:
-        print_json([record], output)
-        return
-    console().print(record_table(record, shown or {}))
-
-
-def print_json(rows: Iterable[Row], output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        typer.echo(json.dumps(list(rows)))
-    else:
-        for row in rows:
-            typer.echo(json.dumps(row))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -106,10 +99,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def _print_table(
-    rows: Sequence[Row],
-    names: Sequence[str],
-    shown: Mapping[str, Show],
-    elided: Collection[str],
+    rows: Sequence[Row], names: Sequence[str], shown: Mapping[str, Show], elided: Collection[str]
 ) -> None:
     """One line per row; where the terminal is too narrow, one block of properties per row."""
     from rich.table import Table
@@ -252,11 +242,21 @@ def format_hours(value: object) -> str:
     return " ".join(part for part in (f"{days}d" * bool(days), f"{hours}h" * bool(hours)) if part)
 
 
+_FORMATS: dict[str, Show] = {
+    **dict.fromkeys(("size_bytes", "lag_bytes"), format_bytes),
+    **dict.fromkeys(("age_seconds", "backlog_seconds", "batch_seconds"), format_seconds),
+    "lag_seconds": format_seconds,
+    "retention_hours": format_hours,
+    "rows_per_second": "{:,.0f}".format,
+}
+
+
 def _format_value(name: str, value: object, shown: Mapping[str, Show]) -> str:
     if value is None:
         return "-"
-    if name in shown:
-        return shown[name](value)
+    show = shown.get(name) or _FORMATS.get(name)
+    if show is not None:
+        return show(value)
     if name in _TIMES and isinstance(value, str):
         return _TIME.sub(r"\1 \2Z", value)  # whole seconds
     if isinstance(value, bool):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.cli.output import console, format_bytes, print_message
@@ -16,24 +16,20 @@ _RATE_S = 3.0  # the rates shown are averages of this time
 _UPDATE_S = 0.2
 
 
+@dataclass
 class ProgressBar:
     """Counts events and bytes. With a total of either, the bar shows how much is left."""
 
-    def __init__(
-        self,
-        verb: str,
-        *,
-        total: int | None = None,
-        total_bytes: int | None = None,
-        quiet: bool = False,
-    ) -> None:
-        """`verb` begins the sentence at the end: "Sent"."""
-        self._verb = verb
-        self._total = total
-        self._total_bytes = total_bytes
-        self._quiet = quiet
-        self.events = 0
-        self.bytes = 0
+    verb: str  # begins the sentence at the end: "Sent"
+    _: KW_ONLY
+    total: int | None = None
+    total_bytes: int | None = None
+    quiet: bool = False
+    on_error: str = ""  # begins the sentence that counts the events before an error
+    events: int = field(default=0, init=False)
+    bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         self._started_s = time.monotonic()
         self._samples: list[tuple[float, int, int]] = []  # time, events, bytes; oldest first
         self._progress: Progress | None = None
@@ -41,24 +37,23 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         screen = console(stderr=True)
-        if screen.is_terminal and not self._quiet and self._total != 1:
+        if screen.is_terminal and not self.quiet and self.total != 1:
             self._begin(screen)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._progress is not None:
             self._update()
             self._progress.stop()
             self._progress = None
+        if error is None and not self.quiet:
+            print_message(self.summary())
+        elif error is not None and self.on_error and self.events:
+            print_message(f"{self.on_error}: {self.events:,}.")
 
     def expect(self, total: int) -> None:
         """Set the number of events that will come."""
-        self._total = total
+        self.total = total
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=total)
 
@@ -79,27 +74,22 @@ class ProgressBar:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, note=text)
             self._progress.refresh()
-        elif text and not self._quiet:
+        elif text and not self.quiet:
             print_message(text)
 
     def summary(self) -> str:
         """Sent 1,000 events (97.7 KB) in 0.5 s: 2,000/s, 195.3 KB/s."""
         took_s = max(time.monotonic() - self._started_s, 1e-6)
         events = "1 event" if self.events == 1 else f"{self.events:,} events"
-        text = f"{self._verb} {events} ({format_bytes(self.bytes)}) in {took_s:.1f} s"
+        text = f"{self.verb} {events} ({format_bytes(self.bytes)}) in {took_s:.1f} s"
         if self.events > 1 and took_s >= 0.1:
             text += f": {self.events / took_s:,.0f}/s, {format_bytes(self.bytes / took_s)}/s"
         return text + "."
 
-    def tell(self) -> None:
-        """Print the summary, unless the command is quiet."""
-        if not self._quiet:
-            print_message(self.summary())
-
     def _begin(self, screen: Console) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-        total = self._total_bytes if self._total is None else self._total
+        total = self.total_bytes if self.total is None else self.total
         self._progress = Progress(
             SpinnerColumn(),
             *([] if total is None else [BarColumn(bar_width=20)]),
@@ -118,12 +108,12 @@ class ProgressBar:
     def _update(self) -> None:
         if self._progress is not None and self._task is not None:
             completed = self.events
-            if self._total is None and self._total_bytes is not None:
-                completed = min(self.bytes + self.events, self._total_bytes)  # with line ends
+            if self.total is None and self.total_bytes is not None:
+                completed = min(self.bytes + self.events, self.total_bytes)  # with line ends
             self._progress.update(self._task, completed=completed, **self._fields())
 
     def _fields(self) -> dict[str, Any]:
-        total = "" if self._total is None else f" of {self._total:,}"
+        total = "" if self.total is None else f" of {self.total:,}"
         took_s = time.monotonic() - self._started_s
         events_per_s = bytes_per_s = 0.0
         if len(self._samples) > 1:

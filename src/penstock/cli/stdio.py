@@ -13,24 +13,28 @@ import select
 import sys
 import threading
 from collections.abc import AsyncIterator
-from typing import Any, Protocol, TextIO
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
+STDIO = Path("-")  # as the name of a file: stdin or stdout
 _CHUNK_BYTES = 1024 * 1024
 _CHUNKS_MAX = 8  # read, and not yet consumed
-
-
-class _FileDescriptor(Protocol):
-    def fileno(self) -> int: ...
 
 
 class StdoutClosed(Exception):
     """The reader of stdout is gone (`| head`)."""
 
 
+def open_input(file: Path) -> AbstractContextManager[BinaryIO]:
+    """The file, or stdin for `-`, which stays open."""
+    return nullcontext(sys.stdin.buffer) if file == STDIO else file.open("rb")
+
+
 class StdinReader:
     """The content of a file or pipe in chunks, each as soon as it arrives."""
 
-    def __init__(self, source: _FileDescriptor) -> None:
+    def __init__(self, source: BinaryIO) -> None:
         self._fd = source.fileno()
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -60,15 +64,12 @@ class StdinReader:
                 chunk = os.read(self._fd, _CHUNK_BYTES)
             except OSError as error:
                 chunk = error
-            try:
-                self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
-            except RuntimeError:
-                return  # the loop is closed
+            _call_in_loop(self._loop, self._chunks.put_nowait, chunk)
 
 
 class StdoutWriter:
     """stdout. `write` returns when everything is written; it raises StdoutClosed if the reader is
-    gone, which `gone` signals also while nothing is written."""
+    gone."""
 
     def __init__(self, target: TextIO | None = None) -> None:
         target = sys.stdout if target is None else target
@@ -77,12 +78,17 @@ class StdoutWriter:
         self._fd = target.fileno()
         self._loop = asyncio.get_running_loop()
         self._work: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._write, name="penstock-stdout", daemon=True).start()
         threading.Thread(target=self._watch, name="penstock-pipe", daemon=True).start()
 
+    async def wait_closed(self) -> None:
+        """Raises StdoutClosed when the reader is gone, also while nothing is written."""
+        await asyncio.shield(self._gone)  # a canceled wait must not end later writes
+        raise StdoutClosed
+
     async def write(self, data: bytes) -> None:
-        if self.gone.done():
+        if self._gone.done():
             raise StdoutClosed
         written: asyncio.Future[None] = self._loop.create_future()
         self._work.put((data, written))
@@ -100,7 +106,7 @@ class StdoutWriter:
                 error = StdoutClosed()
             except OSError as failed:
                 error = failed
-            self._call_in_loop(_finish, written, error)
+            _call_in_loop(self._loop, _finish, written, error)
 
     def _watch(self) -> None:
         """Wait until the reader of a pipe closes it."""
@@ -112,13 +118,12 @@ class StdoutWriter:
             poller.poll()
         except OSError:
             return
-        self._call_in_loop(_finish, self.gone, None)
+        _call_in_loop(self._loop, _finish, self._gone, None)
 
-    def _call_in_loop(self, *call: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(*call)
-        except RuntimeError:
-            return  # the loop is closed
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(*call)
 
 
 def _finish(future: asyncio.Future[None], error: BaseException | None) -> None:

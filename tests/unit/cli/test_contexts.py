@@ -15,7 +15,13 @@ from penstock.cli.contexts import (
     read_contexts,
     write_contexts,
 )
-from penstock.cli.service_lookup import ServiceFlags, data_directory, find_admin, find_endpoint
+from penstock.cli.service_options import (
+    ServiceFlags,
+    data_directory,
+    find_admin,
+    find_connection_string,
+)
+from penstock.model.connection_string import parse_connection_string
 from penstock.model.errors import ConfigurationError, NotFound
 from penstock.service.data_directory import DataDirectory
 
@@ -51,7 +57,7 @@ def running(tmp_path: Path) -> Iterator[Path]:
 
 def keep(current: str | None = None, **contexts: ServiceContext) -> Path:
     file = contexts_file()
-    write_contexts(file, ServiceContexts(current=current, contexts=contexts))
+    write_contexts(ServiceContexts(current=current, contexts=contexts))
     return file
 
 
@@ -60,7 +66,7 @@ def test_file_is_for_its_owner_alone_and_comes_back_whole() -> None:
     file = keep("a", a=context)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert read_contexts(file) == ServiceContexts(current="a", contexts={"a": context})
+    assert read_contexts() == ServiceContexts(current="a", contexts={"a": context})
     assert "secret" not in repr(context)
 
 
@@ -68,14 +74,14 @@ def test_file_that_others_may_read_is_refused() -> None:
     file = keep(a=ServiceContext(data="/x"))
     file.chmod(0o640)
     with pytest.raises(ConfigurationError, match="chmod 600"):
-        read_contexts(file)
+        read_contexts()
 
 
 def test_file_with_other_content_is_named() -> None:
     file = keep()
     file.write_text("[1]")
     with pytest.raises(ConfigurationError, match=r"contexts\.json holds no contexts"):
-        read_contexts(file)
+        read_contexts()
 
 
 def test_file_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +167,8 @@ def test_events_go_to_flag_environment_context_runtime(
     running: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def host(*given: object) -> str:
-        return find_endpoint(*given)[0].host  # type: ignore[arg-type]  # as the flags come
+        text, _ = find_connection_string(*given)  # type: ignore[arg-type]  # as the flags come
+        return parse_connection_string(text).host
 
     assert host(None, None) == "runtime"
     keep("c", c=ServiceContext(connection_string=STRING.format(host="context")))

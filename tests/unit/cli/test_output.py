@@ -6,14 +6,7 @@ import json
 
 import pytest
 
-from penstock.cli.output import (
-    OutputFormat,
-    format_bytes,
-    format_hours,
-    format_seconds,
-    print_record,
-    print_rows,
-)
+from penstock.cli.output import OutputFormat, format_bytes, format_hours, format_seconds
 
 ROWS: list[dict[str, object]] = [
     {"name": "orders", "partition_count": 4, "retention_hours": 168, "status": "Active"},
@@ -33,7 +26,7 @@ def golden(text: str) -> list[str]:
 def test_table_has_aligned_numbers_and_shows_markup_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_rows(ROWS, OutputFormat.TABLE, title="Hubs", shown={"retention_hours": format_hours})
+    OutputFormat.TABLE.print_rows(ROWS, title="Hubs", shown={"retention_hours": format_hours})
     assert golden(capsys.readouterr().out) == golden(
         """
 name    partitions  retention  status
@@ -49,7 +42,7 @@ def test_narrow_table_wraps_texts_and_cuts_only_what_may_be_cut(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     rows = [{"detail": "a word " * 6, "owner": "b" * 30, "lag_events": None}]
-    print_rows(rows, OutputFormat.TABLE, title="", elided=("owner",))
+    OutputFormat.TABLE.print_rows(rows, title="", elided=("owner",))
     out = capsys.readouterr().out
     assert out.count("word") == 6
     assert "…" in out
@@ -64,7 +57,7 @@ def test_rows_that_have_no_room_become_blocks(
         {"name": "orders", "first": 123_456_789, "second": 123_456_789, "third": None},
         {"name": "returns", "first": 1, "second": 2, "third": 3},
     ]
-    print_rows(rows, OutputFormat.TABLE, title="")
+    OutputFormat.TABLE.print_rows(rows, title="")
     assert golden(capsys.readouterr().out) == golden(
         """
 name    orders
@@ -80,20 +73,20 @@ third   3
 
 
 def test_json_is_a_list_and_jsonl_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, OutputFormat.JSON, title="Hubs", columns=("name",))
+    OutputFormat.JSON.print_rows(ROWS, title="Hubs", columns=("name",))
     assert json.loads(capsys.readouterr().out) == ROWS
-    print_rows(ROWS, OutputFormat.JSONL, title="Hubs")
+    OutputFormat.JSONL.print_rows(ROWS, title="Hubs")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
-    print_record(ROWS[0], OutputFormat.JSON)
+    OutputFormat.JSON.print_record(ROWS[0])
     assert json.loads(capsys.readouterr().out) == [ROWS[0]]
 
 
 def test_nothing_is_an_empty_list_for_programs_and_a_word_for_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_rows([], OutputFormat.JSON, title="Hubs")
+    OutputFormat.JSON.print_rows([], title="Hubs")
     assert capsys.readouterr().out == "[]\n"
-    print_rows([], OutputFormat.TABLE, title="Hubs")
+    OutputFormat.TABLE.print_rows([], title="Hubs")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "Hubs: nothing to show\n")
 
@@ -107,7 +100,7 @@ def test_record_stands_below_each_other(capsys: pytest.CaptureFixture[str]) -> N
         "missing": None,
         "events": 1234567,
     }
-    print_record(record, OutputFormat.TABLE)
+    OutputFormat.TABLE.print_record(record)
     assert golden(capsys.readouterr().out) == golden(
         """
 name      orders

@@ -9,7 +9,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import NotFound
 
@@ -25,8 +26,8 @@ _AUDIT_MAX = 1000
 @app.verb("list")
 def list_(
     service: AdminSession,
-    namespace: Annotated[str | None, typer.Option(help="Only those of this namespace")] = None,
-    output: Format = OutputFormat.TABLE,
+    namespace: Annotated[str | None, option("TEXT", "Only those of this namespace")] = None,
+    output: Format = TABLE,
 ) -> None:
     """List the AMQP connections with their links and events.
 
@@ -37,12 +38,10 @@ def list_(
     rows = service.client.connections()
     if namespace is not None:
         rows = [row for row in rows if row["namespace"].casefold() == namespace.casefold()]
-    print_rows(
+    output.print_rows(
         rows,
-        output,
         title="Connections",
         columns=[name for name in _COLUMNS if rows and name in rows[0]],
-        shown={"age_seconds": format_seconds},
         elided=("id", "container_id"),
     )
 
@@ -50,9 +49,7 @@ def list_(
 @app.verb()
 def kill(
     service: AdminSession,
-    connection: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Connection id, or its beginning")
-    ],
+    connection: Annotated[list[str], argument("ID...", "Connection id, or its beginning")],
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -77,14 +74,12 @@ def kill(
 @with_whole_service
 def audit(
     service: AdminSession,
-    newest: Annotated[
-        int, typer.Option("-n", "--newest", min=1, max=_AUDIT_MAX, help="Number of rows")
-    ] = 50,
-    who: Annotated[str | None, typer.Option(help="Only actions of this actor")] = None,
+    newest: Annotated[int, option("-n --newest N", "Number of rows", min=1, max=_AUDIT_MAX)] = 50,
+    who: Annotated[str | None, option("TEXT", "Only actions of this actor")] = None,
     what: Annotated[
-        str | None, typer.Option(help="Only actions whose name contains this text")
+        str | None, option("TEXT", "Only actions whose name contains this text")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show administrative actions, newest first.
 
@@ -99,7 +94,7 @@ def audit(
         if (who is None or row["who"] == who)
         and (what is None or what.casefold() in row["what"].casefold())
     ]
-    print_rows(rows[:newest], output, title="Audit log")
+    output.print_rows(rows[:newest], title="Audit log")
 
 
 def _find_id(ids: Iterable[str], text: str) -> str:

@@ -8,17 +8,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    format_bytes,
-    format_seconds,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.options import argument, option, parse_seconds
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     HubName,
@@ -32,14 +23,9 @@ app = CommandGroup("Consumer groups, their lag and their checkpoints.", with_ser
 
 _INTERVAL_S_MIN = 0.2
 
-GroupName = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Consumer group", autocompletion=complete_groups)
-]
+GroupName = Annotated[str, argument("GROUP", "Consumer group", autocompletion=complete_groups)]
 OptionalHubName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="HUB", help="Event hub [default: all of them]", autocompletion=complete_hubs
-    ),
+    str | None, argument("HUB", "Event hub [default: all of them]", autocompletion=complete_hubs)
 ]
 
 
@@ -47,12 +33,10 @@ OptionalHubName = Annotated[
 def create(
     service: AdminSession,
     hub: HubName,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the new group")],
-    metadata: Annotated[str | None, typer.Option(metavar="TEXT", help="A note")] = None,
-    if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave an existing group as it is")
-    ] = False,
-    output: Format = OutputFormat.TABLE,
+    group: Annotated[str, argument("GROUP", "Name of the new group")],
+    metadata: Annotated[str | None, option("TEXT", "A note")] = None,
+    if_absent: Annotated[bool, option("--if-absent", "Leave an existing group as it is")] = False,
+    output: Format = TABLE,
 ) -> None:
     """Create a consumer group.
 
@@ -70,13 +54,11 @@ def create(
     if existing is not None:
         message = f"The consumer group '{entity.name}' of '{hub}' exists already."
     record = {"hub": hub, "name": entity.name, "user_metadata": entity.user_metadata}
-    print_result(message, record, output)
+    output.print_result(message, record)
 
 
 @app.verb("list")
-def list_(
-    service: AdminSession, hub: OptionalHubName = None, output: Format = OutputFormat.TABLE
-) -> None:
+def list_(service: AdminSession, hub: OptionalHubName = None, output: Format = TABLE) -> None:
     """List the consumer groups of one event hub or of all.
 
     Examples:
@@ -92,13 +74,11 @@ def list_(
         for name in _list_hubs(service, hub)
         for entity in service.client.groups(service.namespace, name)
     ]
-    print_rows(rows, output, title="Consumer groups")
+    output.print_rows(rows, title="Consumer groups")
 
 
 @app.verb()
-def show(
-    service: AdminSession, hub: HubName, group: GroupName, output: Format = OutputFormat.TABLE
-) -> None:
+def show(service: AdminSession, hub: HubName, group: GroupName, output: Format = TABLE) -> None:
     """Show one consumer group: its total lag and its readers.
 
     Examples:
@@ -127,7 +107,7 @@ def show(
         },
         "lag_seconds": max(values("lag_seconds"), default=None),
     }
-    print_record(record, output, shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds})
+    output.print_record(record)
 
 
 @app.verb()
@@ -151,19 +131,13 @@ def delete(
 def lag(
     service: AdminSession,
     hub: OptionalHubName = None,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Only this consumer group")
-    ] = None,
+    group: Annotated[str | None, option("--group -g TEXT", "Only this consumer group")] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C; -o jsonl adds the time")
+        bool, option("--watch -w", "Repeat until Ctrl-C; -o jsonl adds the time")
     ] = False,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="With --watch: time between two updates")
-    ] = "2s",
-    count: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: end after N updates")
-    ] = None,
-    output: Format = OutputFormat.TABLE,
+    interval: Annotated[str, option("TIME", "With --watch: time between two updates")] = "2s",
+    count: Annotated[int | None, option("N", "With --watch: end after N updates", min=1)] = None,
+    output: Format = TABLE,
 ) -> None:
     """Show how far consumer groups are behind, partition by partition.
 
@@ -203,20 +177,13 @@ def seek(
     hub: HubName,
     group: GroupName,
     to: Annotated[
-        str,
-        typer.Option(
-            metavar="POSITION", help="earliest, latest, a sequence number, or a time (ISO 8601)"
-        ),
+        str, option("POSITION", "earliest, latest, a sequence number, or a time (ISO 8601)")
     ],
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Only this partition")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also while an owner or a reader is active")
-    ] = False,
+    partition: Annotated[str | None, option("--partition -p TEXT", "Only this partition")] = None,
+    force: Annotated[bool, option("--force", "Also while an owner or a reader is active")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Move the checkpoints of a consumer group, backward to read events again or forward to skip.
 
@@ -231,14 +198,14 @@ def seek(
     title = f"Checkpoints of {group}"
     planned = client.seek(*target, partition=partition, dry_run=True, force=force)
     if dry_run:
-        print_rows(planned, output, title=title)
+        output.print_rows(planned, title=title)
         print_message("Dry run: nothing was changed.")
         return
     moved = sum(row["from_sequence_number"] != row["to_sequence_number"] for row in planned)
     described = f"{moved} of {len(planned)} checkpoints of '{group}' on '{hub}' to {to}."
     if confirm(f"This moves {described}", group, yes=yes, dry_run=False):
         rows = client.seek(*target, partition=partition, dry_run=False, force=force)
-        print_rows(rows, output, title=title)
+        output.print_rows(rows, title=title)
         print_message(f"Moved {described}")
 
 

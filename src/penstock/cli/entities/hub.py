@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,17 +11,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_hours
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    format_bytes,
-    format_hours,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.options import argument, option, parse_hours
+from penstock.cli.output import TABLE, Format, format_bytes, format_hours, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service
 from penstock.formats.quantities import format_time
 from penstock.model.errors import AlreadyExists, NotFound
@@ -36,39 +28,48 @@ _FIELDS = (
     *("user_metadata", "capture", "created_at", "updated_at"),
 )
 
-Retention = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="How long events are kept: 7d, 36h; a number is hours"),
-]
-Status = Annotated[
-    str | None,
-    typer.Option(metavar="STATUS", help="Active, Disabled, SendDisabled or ReceiveDisabled"),
-]
-Metadata = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="A note of up to 1,024 characters")
-]
-Capture = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="JSON file with a captureDescription as in Azure"),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class HubProperties:
+    """The properties of an event hub that can be changed; None leaves one as it is."""
+
+    retention: Annotated[
+        str | None, option("TIME", "How long events are kept: 7d, 36h; a number is hours")
+    ] = None
+    status: Annotated[
+        str | None, option("STATUS", "Active, Disabled, SendDisabled or ReceiveDisabled")
+    ] = None
+    metadata: Annotated[str | None, option("TEXT", "A note of up to 1,024 characters")] = None
+    capture: Annotated[
+        Path | None, option("FILE", "JSON file with a captureDescription as in Azure")
+    ] = None
+
+    def read(self) -> dict[str, Any]:
+        """The arguments of `put_hub`. Raises typer.BadParameter."""
+        hours = None
+        if self.retention is not None:
+            hours = parse_hours(self.retention, option="--retention")
+        return {
+            "retention_hours": hours,
+            "status": self.status,
+            "user_metadata": self.metadata,
+            "capture": _read_capture_description(self.capture),
+        }
 
 
 @app.verb()
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ - . /")],
+    name: Annotated[str, argument("NAME", "Letters, digits, _ - . /")],
+    *,
     partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", "-p", help="It cannot be changed later [default: 4]"),
+        int | None, option("--partitions -p N", "It cannot be changed later [default: 4]")
     ] = None,
-    retention: Retention = None,
-    status: Status = None,
-    metadata: Metadata = None,
-    capture: Capture = None,
+    properties: HubProperties,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Leave an existing event hub as it is")
+        bool, option("--if-absent", "Leave an existing event hub as it is")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create an event hub.
 
@@ -76,45 +77,36 @@ def create(
         penstock hub create orders --partitions 8 --retention 7d
         penstock hub create orders --if-absent
     """
-    retention_hours = None if retention is None else parse_hours(retention, option="--retention")
-    description = _read_capture_description(capture)
+    values = properties.read()
     existing = _find_hub(service, name)
     if existing is not None and not if_absent:
         raise AlreadyExists(f"The event hub '{existing.name}' exists already.")
     hub = existing or service.client.put_hub(
-        service.namespace,
-        name,
-        partition_count=partitions,
-        retention_hours=retention_hours,
-        status=status,
-        user_metadata=metadata,
-        capture=description,
+        service.namespace, name, partition_count=partitions, **values
     )
     message = f"Created the event hub '{hub.name}'"
     if existing is not None:
         message = f"The event hub '{hub.name}' exists already"
-    print_result(f"{message}: {_describe_hub(hub)}.", _hub_row(hub), output)
+    output.print_result(f"{message}: {_describe_hub(hub)}.", _hub_row(hub))
 
 
 @app.verb("list")
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the event hubs of a namespace.
 
     Examples:
         penstock hub list
         penstock hub list -o json
     """
-    print_rows(
+    output.print_rows(
         [_hub_row(hub) for hub in service.client.hubs(service.namespace)],
-        output,
         title=f"Event hubs of {service.namespace}",
         columns=("name", "partition_count", "retention_hours", "status", "created_at"),
-        shown={"retention_hours": format_hours},
     )
 
 
 @app.verb()
-def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
+def show(service: AdminSession, hub: HubName, output: Format = TABLE) -> None:
     """Show one event hub with its number of events, its size and its groups.
 
     Examples:
@@ -126,22 +118,17 @@ def show(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABL
     record["events"] = sum(map(count_retained, partitions))
     record["size_bytes"] = sum(row["size_bytes"] for row in partitions)
     record["groups"] = [group.name for group in client.groups(namespace, hub)]
-    print_record(
-        record, output, shown={"size_bytes": format_bytes, "retention_hours": format_hours}
-    )
+    output.print_record(record)
 
 
 @app.verb()
 def alter(
     service: AdminSession,
     hub: HubName,
-    retention: Retention = None,
-    status: Status = None,
-    metadata: Metadata = None,
-    capture: Capture = None,
+    properties: HubProperties,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Change retention, status, note or Capture of an event hub.
 
@@ -152,27 +139,21 @@ def alter(
         penstock hub alter orders --retention 3d --yes
         penstock hub alter orders --status SendDisabled
     """
-    if all(option is None for option in (retention, status, metadata, capture)):
+    values = properties.read()
+    if all(value is None for value in values.values()):
         raise typer.BadParameter("Pass --retention, --status, --metadata or --capture.")
-    hours = None if retention is None else parse_hours(retention, option="--retention")
-    description = _read_capture_description(capture)
+    hours = values["retention_hours"]
     old = service.client.hub(service.namespace, hub)
     is_shorter = hours is not None and hours < old.retention_hours
-    what = f"This changes the event hub '{old.name}' to {_describe_change(old, hours, status)}."
+    change = _describe_change(old, hours, properties.status)
+    what = f"This changes the event hub '{old.name}' to {change}."
     if is_shorter:
         what += f" Events older than {format_hours(hours)} are deleted. It cannot be undone."
     if (is_shorter or dry_run) and not confirm(what, old.name, yes=yes, dry_run=dry_run):
         return
-    new = service.client.put_hub(
-        service.namespace,
-        hub,
-        retention_hours=hours,
-        status=status,
-        user_metadata=metadata,
-        capture=description,
-    )
+    new = service.client.put_hub(service.namespace, hub, **values)
     message = f"Changed the event hub '{new.name}': {_describe_hub(new)}."
-    print_result(message, _hub_row(new), output)
+    output.print_result(message, _hub_row(new))
 
 
 @app.verb()
@@ -198,7 +179,7 @@ def delete(service: AdminSession, hub: HubName, yes: Yes = False, dry_run: DryRu
 
 
 @app.verb()
-def partitions(service: AdminSession, hub: HubName, output: Format = OutputFormat.TABLE) -> None:
+def partitions(service: AdminSession, hub: HubName, output: Format = TABLE) -> None:
     """Show sequence numbers, last offset, last time and size of each partition.
 
     Examples:
@@ -206,12 +187,10 @@ def partitions(service: AdminSession, hub: HubName, output: Format = OutputForma
     """
     rows = [_partition_row(row) for row in service.client.partitions(service.namespace, hub)]
     hidden = () if any(row["failed"] for row in rows) else ("failed",)
-    print_rows(
+    output.print_rows(
         rows,
-        output,
         title=f"Partitions of {hub}",
         columns=[name for name in (rows[0] if rows else ()) if name not in hidden],
-        shown={"size_bytes": format_bytes},
     )
 
 

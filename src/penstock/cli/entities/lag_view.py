@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 import typer
@@ -14,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.output import (
+    TABLE,
     OutputFormat,
     console,
     format_bytes,
     format_seconds,
-    print_json,
-    print_rows,
     table_style,
 )
 from penstock.model.errors import PenstockError
@@ -33,8 +33,7 @@ KEYS = (
 )
 _NARROW = KEYS[:8]
 _WIDE = 110  # terminals from this width on show every column
-_GAP = 2  # between two columns
-_NAME_WIDTH_MIN, _NAME_WIDTH_MAX = 5, 24
+_NAME_WIDTH_MAX = 24
 _OWNER_WIDTH = 8  # the beginning of a UUID distinguishes owners
 _TRENDS = {1: ("▲", "yellow"), -1: ("▼", "green"), 0: (" ", "")}
 
@@ -46,13 +45,11 @@ def lag_row(lag: Mapping[str, object]) -> Row:
 
 def print_lag(rows: Sequence[Row], output: OutputFormat) -> None:
     """All keys as JSON; as a table the columns that fit the terminal."""
-    is_narrow = output is OutputFormat.TABLE and console().width < _WIDE
-    print_rows(
+    is_narrow = output is TABLE and console().width < _WIDE
+    output.print_rows(
         rows,
-        output,
         title="Lag",
         columns=_NARROW if is_narrow else KEYS,
-        shown={"lag_bytes": format_bytes, "lag_seconds": format_seconds},
         elided=("owner",) if is_narrow else (),
     )
 
@@ -93,22 +90,16 @@ class LagSnapshot:
         return new - old if isinstance(old, int) and isinstance(new, int) else None
 
 
+@dataclass
 class LagView:
     """Reads the lag again and again, until Ctrl-C or for a number of updates."""
 
-    def __init__(
-        self,
-        read_lag: Callable[[], Sequence[Row]],
-        *,
-        title: str,
-        every_s: float,
-        updates_max: int | None,
-    ) -> None:
-        self._read_lag = read_lag
-        self._title = title
-        self._every_s = every_s
-        self._updates_max = updates_max
-        self._problem = ""
+    read_lag: Callable[[], Sequence[Row]]
+    _: KW_ONLY
+    title: str
+    every_s: float
+    updates_max: int | None
+    problem: str = ""  # why the last reading failed
 
     def run(self, output: OutputFormat) -> None:
         try:
@@ -117,7 +108,7 @@ class LagView:
             elif sys.stdout.isatty():
                 self._run_live()
             else:
-                self._repeat(lambda snapshot: print_lag(snapshot.rows, OutputFormat.TABLE))
+                self._repeat(lambda snapshot: print_lag(snapshot.rows, TABLE))
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
 
@@ -137,18 +128,18 @@ class LagView:
         updates = 0
         while True:
             try:
-                last = LagSnapshot(self._read_lag(), time.monotonic(), last)
-                self._problem = ""
+                last = LagSnapshot(self.read_lag(), time.monotonic(), last)
+                self.problem = ""
             except PenstockError as error:
                 if last is None or not error.retriable:
                     raise
-                self._problem = str(error)  # keep the last snapshot: the service may come back
+                self.problem = str(error)  # keep the last snapshot: the service may come back
             show(last)
             sys.stdout.flush()
             updates += 1
-            if updates == self._updates_max:
+            if updates == self.updates_max:
                 return
-            time.sleep(self._every_s)
+            time.sleep(self.every_s)
 
     def render(self, snapshot: LagSnapshot, *, width: int, rows_max: int) -> Group:
         rows = list(snapshot.rows)
@@ -157,55 +148,47 @@ class LagView:
         now = datetime.now(UTC).strftime("%H:%M:%SZ")
         head = Text.assemble(
             ("Lag of ", "bold"),
-            (self._title, "bold cyan"),
-            f"  {now}  every {self._every_s:g}s, Ctrl-C ends it",
+            (self.title, "bold cyan"),
+            f"  {now}  every {self.every_s:g}s, Ctrl-C ends it",
         )
         below = Text(_format_totals(snapshot, len(rows)), "bold")
-        if self._problem:
-            below = Text(self._problem, "bold red", overflow="ellipsis", no_wrap=True)
-        return Group(head, _live_table(snapshot, rows, width=width), below)
+        if self.problem:
+            below = Text(self.problem, "bold red", overflow="ellipsis", no_wrap=True)
+        return Group(head, _live_table(snapshot, rows, is_wide=width >= _WIDE), below)
 
 
-def _live_table(snapshot: LagSnapshot, rows: Sequence[Row], *, width: int) -> Table:
+def _live_table(snapshot: LagSnapshot, rows: Sequence[Row], *, is_wide: bool) -> Table:
     """Names are cut off where the terminal is narrow. Numbers are not: it would change them."""
-    is_wide = width >= _WIDE
-    lines = [_number_cells(snapshot, row, is_wide=is_wide) for row in rows]
     names = ["part", *(("last", "checkpoint") if is_wide else ()), "lag", "age", "in/s", "out/s"]
-    names.append("readers" if is_wide else "rd")
-    widths = [
-        max([len(name), *(line[column].cell_len for line in lines)])
-        for column, name in enumerate(names)
-    ]
-    left = width - sum(widths) - _OWNER_WIDTH - _GAP * (len(names) + 2)
-    name_width = max(_NAME_WIDTH_MIN, min(left // 2, _NAME_WIDTH_MAX))
     table = Table(**table_style())
     for name in ("hub", "group"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=name_width)
-    for name, number_width in zip(names, widths, strict=True):
-        table.add_column(name, justify="right", no_wrap=True, min_width=number_width)
-    table.add_column("owner", no_wrap=True, max_width=_OWNER_WIDTH)
-    for row, line in zip(rows, lines, strict=True):
-        owner = str(row["owner"] or "-")[:_OWNER_WIDTH]
-        table.add_row(Text(str(row["hub"])), Text(str(row["group"])), *line, Text(owner, "dim"))
+        table.add_column(name, overflow="ellipsis", max_width=_NAME_WIDTH_MAX)
+    for name in (*names, "readers" if is_wide else "rd"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("owner", no_wrap=True)
+    for row in rows:
+        owner = Text(str(row["owner"] or "-")[:_OWNER_WIDTH], "dim")
+        numbers = _number_cells(snapshot, row, is_wide=is_wide)
+        table.add_row(Text(str(row["hub"])), Text(str(row["group"])), *numbers, owner)
     return table
 
 
 def _number_cells(snapshot: LagSnapshot, row: Row, *, is_wide: bool) -> list[Text]:
     last, checkpoint = "last_sequence_number", "checkpoint_sequence_number"
     lag, age = row["lag_events"], row["lag_seconds"]
-    cells = [Text(str(row["partition"]))]
-    if is_wide:
-        cells += [_number(row[last]), _number(row[checkpoint])]
+    lag_cell = Text("-", "dim")
     if isinstance(lag, int):
         mark, style = _TRENDS[snapshot.trend(row)]
-        cells.append(Text(f"{lag:,} {mark}", style if lag else "green"))
-    else:
-        cells.append(Text("-", "dim"))
-    cells.append(Text(format_seconds(age) if isinstance(age, int | float) else "-"))
-    for name in (last, checkpoint):
-        rate = snapshot.rate(row, name)
-        cells.append(Text("-" if rate is None else f"{rate:,.0f}", "" if rate else "dim"))
-    return [*cells, _number(row["readers"])]
+        lag_cell = Text(f"{lag:,} {mark}", style if lag else "green")
+    rates = [snapshot.rate(row, name) for name in (last, checkpoint)]
+    return [
+        Text(str(row["partition"])),
+        *((_number(row[last]), _number(row[checkpoint])) if is_wide else ()),
+        lag_cell,
+        Text(format_seconds(age) if isinstance(age, int | float) else "-"),
+        *(Text("-" if rate is None else f"{rate:,.0f}", "" if rate else "dim") for rate in rates),
+        _number(row["readers"]),
+    ]
 
 
 def _format_totals(snapshot: LagSnapshot, shown: int) -> str:
@@ -242,4 +225,4 @@ def _number(value: object) -> Text:
 
 def _print_lines(snapshot: LagSnapshot) -> None:
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    print_json([{**row, "at": at} for row in snapshot.rows], OutputFormat.JSONL)
+    OutputFormat.JSONL.print_json([{**row, "at": at} for row in snapshot.rows])

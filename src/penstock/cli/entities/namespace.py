@@ -10,14 +10,8 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
 from penstock.cli.entities.hub import count_retained
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_namespaces,
@@ -33,28 +27,23 @@ if TYPE_CHECKING:
 
 app = CommandGroup("Namespaces and their throughput units.", with_whole_service)
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Namespace", autocompletion=complete_namespaces)
-]
-MaxUnits = Annotated[int | None, typer.Option(help="Auto-inflate up to N units; 0 switches it off")]
+Name = Annotated[str, argument("NAME", "Namespace", autocompletion=complete_namespaces)]
+MaxUnits = Annotated[int | None, option("N", "Auto-inflate up to N units; 0 switches it off")]
 
 
 @app.verb()
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="6 to 50 letters, digits, hyphens")],
+    name: Annotated[str, argument("NAME", "6 to 50 letters, digits, hyphens")],
     units: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|unlimited", help="Throughput units; unlimited: counted, not enforced"
-        ),
+        str | None, option("N|unlimited", "Throughput units; unlimited: counted, not enforced")
     ] = None,
     max_units: MaxUnits = None,
-    sku: Annotated[str | None, typer.Option(help="Standard, Premium or Dedicated")] = None,
+    sku: Annotated[str | None, option("TEXT", "Standard, Premium or Dedicated")] = None,
     resource_group: Annotated[
-        str, typer.Option(help="Resource group in the management API")
+        str, option("TEXT", "Resource group in the management API")
     ] = "penstock",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a namespace.
 
@@ -75,26 +64,25 @@ def create(
         resource_group=resource_group,
     )
     message = f"Created the namespace '{namespace.name}': {_describe_units(namespace)}."
-    print_result(message, _namespace_row(namespace), output)
+    output.print_result(message, _namespace_row(namespace))
 
 
 @app.verb("list")
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the namespaces of the service.
 
     Examples:
         penstock namespace list
     """
-    print_rows(
+    output.print_rows(
         [_namespace_row(namespace) for namespace in service.client.namespaces()],
-        output,
         title="Namespaces",
         columns=("name", "sku", "units", "enforced", "maximum_units", "created_at"),
     )
 
 
 @app.verb()
-def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE) -> None:
+def show(service: AdminSession, name: Name, output: Format = TABLE) -> None:
     """Show one namespace and its event hubs.
 
     Examples:
@@ -105,7 +93,7 @@ def show(service: AdminSession, name: Name, output: Format = OutputFormat.TABLE)
     hubs = client.hubs(name)
     record["hubs"] = [hub.name for hub in hubs]
     record["partitions"] = sum(hub.partition_count for hub in hubs)
-    print_record(record, output)
+    output.print_record(record)
 
 
 @app.verb()
@@ -130,9 +118,9 @@ def delete(service: AdminSession, name: Name, yes: Yes = False, dry_run: DryRun 
 def set_units(
     service: AdminSession,
     name: Name,
-    units: Annotated[str, typer.Argument(metavar="N|unlimited", help="Throughput units")],
+    units: Annotated[str, argument("N|unlimited", "Throughput units")],
     max_units: MaxUnits = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Set the throughput units that are enforced; unlimited enforces none.
 
@@ -146,7 +134,7 @@ def set_units(
         name, units=number, unlimited=is_unlimited, maximum_units=max_units
     )
     message = f"The namespace '{namespace.name}' has {_describe_units(namespace)}."
-    print_result(message, _namespace_row(namespace), output)
+    output.print_result(message, _namespace_row(namespace))
 
 
 app.verb("set-tu", hidden=True)(set_units)
@@ -155,15 +143,15 @@ app.verb("set-tu", hidden=True)(set_units)
 @with_data_directory
 def grant(
     data: Path,
-    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Namespace")],
-    by: Annotated[str, typer.Option(help="Your name, for the audit log")],
+    namespace: Annotated[str, argument("NAMESPACE", "Namespace")],
+    by: Annotated[str, option("TEXT", "Your name, for the audit log")],
     throughput_units: Annotated[
-        int | None, typer.Option(help="New maximum: 40, 60, 80, 100 or a multiple of 100")
+        int | None, option("N", "New maximum: 40, 60, 80, 100 or a multiple of 100")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(help="New maximum for each event hub: 33 to 1024")
+        int | None, option("N", "New maximum for each event hub: 33 to 1024")
     ] = None,
-    note: Annotated[str, typer.Option(help="Reason, for the audit log")] = "",
+    note: Annotated[str, option("TEXT", "Reason, for the audit log")] = "",
 ) -> None:
     """Allow a namespace more units or partitions.
 

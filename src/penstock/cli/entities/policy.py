@@ -12,8 +12,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, print_rows
+from penstock.cli.options import argument, option, parse_seconds
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
 from penstock.cli.service_options import (
     AdminSession,
     complete_hubs,
@@ -39,31 +39,22 @@ _RIGHTS = {"listen": "Listen", "send": "Send", "manage": "Manage"}
 _LONG_S = 7 * 86400
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="POLICY", help="Policy", autocompletion=complete_policies)
-]
+Name = Annotated[str, argument("POLICY", "Policy", autocompletion=complete_policies)]
 Hub = Annotated[
     str | None,
-    typer.Option(
-        metavar="HUB",
-        help="Of this event hub instead of the namespace",
-        autocompletion=complete_hubs,
-    ),
+    option("HUB", "Of this event hub instead of the namespace", autocompletion=complete_hubs),
 ]
-Reveal = Annotated[bool, typer.Option("--reveal", help="Show the keys")]
+Reveal = Annotated[bool, option("--reveal", "Show the keys")]
 
 
 @app.verb()
 def create(
     service: AdminSession,
-    name: Annotated[str, typer.Argument(metavar="POLICY", help="Name of the new policy")],
-    rights: Annotated[
-        list[str],
-        typer.Option("--right", "-r", metavar="RIGHT", help="listen, send or manage; repeatable"),
-    ],
+    name: Annotated[str, argument("POLICY", "Name of the new policy")],
+    rights: Annotated[list[str], option("--right -r RIGHT", "listen, send or manage; repeatable")],
     hub: Hub = None,
     reveal: Reveal = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a policy with two new keys.
 
@@ -78,18 +69,16 @@ def create(
     rule = client.put_rule(namespace, hub, name, names)
     may = " and ".join(right.lower() for right in rule.rights)
     print_message(f"Created the policy '{rule.name}' of {_describe(service, hub)}: it may {may}.")
-    if output is not OutputFormat.TABLE or reveal:
-        print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+    if output is not TABLE or reveal:
+        output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb("list")
 def list_(
     service: AdminSession,
     hub: Hub = None,
-    all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those of every event hub")
-    ] = False,
-    output: Format = OutputFormat.TABLE,
+    all_: Annotated[bool, option("--all -a", "Also those of every event hub")] = False,
+    output: Format = TABLE,
 ) -> None:
     """List the policies of the namespace or of one event hub.
 
@@ -104,7 +93,7 @@ def list_(
         for parent in parents
         for rule in client.rules(namespace, parent)
     ]
-    print_rows(rows, output, title="Policies")
+    output.print_rows(rows, title="Policies")
 
 
 @app.verb()
@@ -113,7 +102,7 @@ def show(
     name: Name,
     hub: Hub = None,
     reveal: Reveal = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Show one policy; keys and connection strings only with --reveal.
 
@@ -121,7 +110,7 @@ def show(
         penstock policy show devices --hub orders --reveal
     """
     rule = _find_policy(service, hub, name)
-    print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+    output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb()
@@ -148,13 +137,13 @@ def rotate(
     service: AdminSession,
     name: Name,
     key: Annotated[
-        Literal["primary", "secondary", "both"], typer.Option(help="The key to replace")
+        Literal["primary", "secondary", "both"], option("--key", "The key to replace")
     ] = "primary",
     hub: Hub = None,
     reveal: Reveal = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Replace keys of a policy. Clients that use the old key lose access, also on open links.
 
@@ -170,8 +159,8 @@ def rotate(
     for word in ("Primary", "Secondary") if is_both else (key.capitalize(),):
         service.client.regenerate(service.namespace, hub, rule.name, f"{word}Key")
     print_message(f"Replaced {which}.")
-    if output is not OutputFormat.TABLE or reveal:
-        print_record(_policy_record(service, hub, rule, reveal=reveal), output)
+    if output is not TABLE or reveal:
+        output.print_record(_policy_record(service, hub, rule, reveal=reveal))
 
 
 @app.verb("connection-string")
@@ -179,8 +168,8 @@ def connection_string(
     service: AdminSession,
     name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
-    key: Annotated[Literal["primary", "secondary"], typer.Option(help="The key in it")] = "primary",
-    output: Format = OutputFormat.TABLE,
+    key: Annotated[Literal["primary", "secondary"], option("--key", "The key in it")] = "primary",
+    output: Format = TABLE,
 ) -> None:
     """Print the connection string of a policy and nothing else.
 
@@ -198,18 +187,17 @@ def make(
     service: AdminSession,
     policy: Annotated[
         str | None,
-        typer.Option(help="Policy whose key signs [default: that of the connection string]"),
+        option("TEXT", "Policy whose key signs [default: that of the connection string]"),
     ] = None,
     hub: Annotated[
-        str | None, typer.Option(help="Only for this event hub", autocompletion=complete_hubs)
+        str | None, option("TEXT", "Only for this event hub", autocompletion=complete_hubs)
     ] = None,
-    publisher: Annotated[str | None, typer.Option(help="Only for this publisher")] = None,
-    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long the token is valid")] = "1h",
+    publisher: Annotated[str | None, option("TEXT", "Only for this publisher")] = None,
+    ttl: Annotated[str, option("TIME", "How long the token is valid")] = "1h",
     connection_string: Annotated[
-        str | None,
-        typer.Option(metavar="STRING", help="Sign with its key; any endpoint, also Azure's"),
+        str | None, option("STRING", "Sign with its key; any endpoint, also Azure's")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Sign a SAS token for a namespace, an event hub or one publisher, for HTTPS and AMQP.
 
@@ -248,13 +236,13 @@ def admin(
     service: AdminSession,
     role: Annotated[
         Literal["Reader", "Operator", "Owner", "Capture"],
-        typer.Option(case_sensitive=False, help="What it permits, see docs/management.md"),
+        option("--role", "What it permits, see docs/management.md", case_sensitive=False),
     ],
-    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long the token is valid")] = "30d",
+    ttl: Annotated[str, option("TIME", "How long the token is valid")] = "30d",
     name: Annotated[
-        str | None, typer.Option(help="Its user, for the audit log [default: the role]")
+        str | None, option("TEXT", "Its user, for the audit log [default: the role]")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Issue an admin token for the management API, az, the portal and /metrics.
 
@@ -279,9 +267,7 @@ def admin(
 @token_app.verb()
 def revoke(
     service: AdminSession,
-    token_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Id that `penstock token admin` showed")
-    ],
+    token_id: Annotated[str, argument("ID", "Id that `penstock token admin` showed")],
 ) -> None:
     """Revoke an admin token by its id: it is refused from now on, also after a restart.
 
@@ -329,20 +315,22 @@ def _describe(service: AdminSession, hub: str | None) -> str:
 
 def _print_secret(text: str, record: Mapping[str, object], output: OutputFormat) -> None:
     """The text alone, for a pipe or a variable; or the record as JSON."""
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         typer.echo(text)
     else:
-        print_record(record, output)
+        output.print_record(record)
 
 
 def _find_signing_endpoint(
     service: AdminSession, policy: str | None, hub: str | None, connection_string: str | None
 ) -> Endpoint:
-    from penstock.cli.service_lookup import find_endpoint
+    from penstock.cli.service_options import find_connection_string
     from penstock.model.connection_string import parse_connection_string
 
     if policy is None or connection_string is not None:
-        return find_endpoint(connection_string, service.flags.data, service.flags.context)[0]
+        flags = service.flags
+        text, _ = find_connection_string(connection_string, flags.data, flags.context)
+        return parse_connection_string(text)
     for parent in [None] if hub is None else [hub, None]:  # the hub's own policy is narrower
         try:
             keys = service.client.keys(service.namespace, parent, policy)

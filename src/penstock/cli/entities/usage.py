@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.output import OutputFormat, print_rows
+from penstock.cli.options import option
+from penstock.cli.output import TABLE, OutputFormat
 
 if TYPE_CHECKING:
     from penstock.model.usage import PriceList, Usage
@@ -28,44 +28,28 @@ Row = dict[str, object]
 UsageOutput = Literal["table", "json", "jsonl", "csv"]
 
 
-class Period(StrEnum):
-    """The period of one row; also the name of the first column."""
+Period = Literal["hour", "day", "month"]  # of one row; also the name of the first column
 
-    HOUR = "hour"
-    DAY = "day"
-    MONTH = "month"
-
-
-_LABELS = {Period.HOUR: "%Y-%m-%dT%H:00:00Z", Period.DAY: "%Y-%m-%d", Period.MONTH: "%Y-%m"}
+_LABELS: dict[Period, str] = {"hour": "%Y-%m-%dT%H:00:00Z", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
 
 def usage(
-    day: Annotated[bool, typer.Option("--day", help="One row per day instead of hour")] = False,
-    month: Annotated[
-        bool, typer.Option("--month", help="One row per month instead of hour")
-    ] = False,
-    namespace: Annotated[str | None, typer.Option(help="Only this namespace")] = None,
+    day: Annotated[bool, option("--day", "One row per day instead of hour")] = False,
+    month: Annotated[bool, option("--month", "One row per month instead of hour")] = False,
+    namespace: Annotated[str | None, option("TEXT", "Only this namespace")] = None,
     since: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="TIME", help="From this time (UTC) on: 2026-11-16T06", formats=_FORMATS
-        ),
+        datetime | None, option("TIME", "From this time (UTC) on: 2026-11-16T06", formats=_FORMATS)
     ] = None,
     until: Annotated[
-        datetime | None,
-        typer.Option(metavar="TIME", help="Up to this time (UTC)", formats=_FORMATS),
+        datetime | None, option("TIME", "Up to this time (UTC)", formats=_FORMATS)
     ] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="Also the number of publications and Capture hours")
+        bool, option("--details", "Also the number of publications and Capture hours")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Configuration file with a price list")
-    ] = None,
+    data: Annotated[Path | None, option("DIR", "Data directory [default: ./penstock-data]")] = None,
+    config: Annotated[Path | None, option("FILE", "Configuration file with a price list")] = None,
     output: Annotated[
-        UsageOutput, typer.Option("-o", "--output", help="A table, a JSON list, JSON lines or CSV")
+        UsageOutput, option("-o --output", "A table, a JSON list, JSON lines or CSV")
     ] = "table",
 ) -> None:
     """Show units, events and bytes by hour, day or month.
@@ -83,7 +67,7 @@ def usage(
 
     if day and month:
         raise typer.BadParameter("--day and --month exclude each other.")
-    period = Period.DAY if day else Period.MONTH if month else Period.HOUR
+    period: Period = "day" if day else "month" if month else "hour"
     file = config or _environment_path("PENSTOCK_CONFIG")
     prices, data_of_file = read_price_list(file) if file is not None else (None, None)
     hours = offline.read_usage_offline(
@@ -102,8 +86,8 @@ def usage(
 
 def columns(period: Period, prices: PriceList | None, *, details: bool = False) -> list[str]:
     """The columns of the result, in order."""
-    units = ["units"] if period is Period.HOUR else ["units", "unit_hours"]
-    names = [period.value, "namespace", *units, *_COUNTED]
+    units = ["units"] if period == "hour" else ["units", "unit_hours"]
+    names = [period, "namespace", *units, *_COUNTED]
     return [*names, *(_DETAILS if details else ()), *(("price",) if prices else ())]
 
 
@@ -120,7 +104,7 @@ def sum_usage_rows(
     for (label, namespace), parts in groups.items():
         counted = (*_COUNTED, *(_DETAILS if details else ()))
         row: Row = {
-            period.value: label,
+            period: label,
             "namespace": namespace,
             "units": max(part.units for part in parts),
             "unit_hours": sum(part.units for part in parts),
@@ -143,7 +127,7 @@ def _print(
     rows: list[Row], output: UsageOutput, names: list[str], prices: PriceList | None
 ) -> None:
     if output in ("json", "jsonl"):
-        print_rows(rows, OutputFormat(output), title="Usage")
+        OutputFormat(output).print_rows(rows, title="Usage")
         return
     # As text: a float would be written with an exponent, or with digits that are not the price's.
     rows = [row | {"price": f"{row['price']:.6f}"} if "price" in row else row for row in rows]
@@ -154,4 +138,4 @@ def _print(
         return
     if rows and prices is not None and prices.currency:
         typer.echo(f"Usage ({prices.currency})")
-    print_rows(rows, OutputFormat.TABLE, title="Usage")
+    TABLE.print_rows(rows, title="Usage")

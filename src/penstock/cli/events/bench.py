@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.command_tree import CommandGroup
+from penstock.cli.events_options import EventsEndpoint, run
 from penstock.cli.exit_codes import exit_code
-from penstock.cli.output import Format, OutputFormat, console, print_record
-from penstock.cli.service_lookup import find_endpoint
+from penstock.cli.options import option
+from penstock.cli.output import TABLE, Format, OutputFormat, console
 
 if TYPE_CHECKING:
     from penstock.client.load.measurements import LatencySamples, LoadResult
-    from penstock.client.load.producer import Report
 
 app = CommandGroup("Measure publishing, delivery and latency.")
 
@@ -24,44 +24,45 @@ _PROGRESS_FROM_S = 2.0
 _BATCHES_IN_FLIGHT = 64
 _SINGLES_IN_FLIGHT = 10_000  # the service's credit and session window limit it further
 
-Hub = Annotated[str, typer.Option(help="Event hub")]
-Group = Annotated[str, typer.Option(help="Consumer group")]
-Batch = Annotated[int, typer.Option(min=1, max=10_000, help="Events per publication")]
-Connections = Annotated[int, typer.Option(min=1, max=1000, help="Number of connections")]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop after this many events")]
+Hub = Annotated[str, option("TEXT", "Event hub")]
+Group = Annotated[str, option("TEXT", "Consumer group")]
+Batch = Annotated[int, option("N", "Events per publication", min=1, max=10_000)]
+Connections = Annotated[int, option("N", "Number of connections", min=1, max=1000)]
+Count = Annotated[int | None, option("N", "Stop after this many events", min=1)]
 InFlight = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "N",
+        "Unacknowledged publications per connection "
+        "[default: 64; with --batch 1 as many as the service permits]",
         min=1,
         max=100_000,
-        help="Unacknowledged publications per connection "
-        "[default: 64; with --batch 1 as many as the service permits]",
     ),
 ]
 Strings = Annotated[
     str | None,
-    typer.Option("--connection-string", help="Instead of the service that is found on its own"),
+    option("--connection-string TEXT", "Instead of the service that is found on its own"),
 ]
-Data = Annotated[Path | None, typer.Option(help="Data directory of a service on this machine")]
-Duration = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds")]
+Data = Annotated[Path | None, option("PATH", "Data directory of a service on this machine")]
+Duration = Annotated[float, option("N", "Seconds", min=0.1, max=86400)]
 
 
 @app.verb()
 def send(
     hub: Hub = "events",
-    size: Annotated[int, typer.Option(min=0, max=1_000_000, help="Bytes per body")] = 100,
+    size: Annotated[int, option("N", "Bytes per body", min=0, max=1_000_000)] = 100,
     batch: Batch = 100,
     in_flight: InFlight = None,
     connections: Connections = 1,
-    partition: Annotated[str | None, typer.Option(help="Only this partition")] = None,
+    partition: Annotated[str | None, option("TEXT", "Only this partition")] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.1, help="Events per second [default: no limit]")
+        float | None, option("N", "Events per second [default: no limit]", min=0.1)
     ] = None,
     count: Count = None,
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish as fast as the service acknowledges; --batch 1 sends single events, pipelined.
 
@@ -71,7 +72,7 @@ def send(
     """
     from penstock.client.load.producer import LoadProfile, publish
 
-    endpoint, tls = find_endpoint(connection_string, data)
+    wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
     load = LoadProfile(
         hub=hub,
         partition=partition,
@@ -83,7 +84,7 @@ def send(
         rate=rate,
         events_max=count,
     )
-    result = _run(lambda report: publish(endpoint, load, tls=tls, report=report), duration)
+    result = _run(partial(publish, load=load), wire, duration)
     _show(f"send {batch} x {size} B", result, output)
 
 
@@ -92,15 +93,15 @@ def recv(
     hub: Hub = "events",
     group: Group = "$Default",
     partition: Annotated[
-        list[str] | None, typer.Option(help="Partition to read; may be repeated [default: 0]")
+        list[str] | None, option("TEXT", "Partition to read; may be repeated [default: 0]")
     ] = None,
     connections: Connections = 1,
-    credit: Annotated[int, typer.Option(min=1, max=100_000, help="Link credit")] = 20_000,
+    credit: Annotated[int, option("N", "Link credit", min=1, max=100_000)] = 20_000,
     count: Count = None,
     duration: Duration = 60.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Read from the earliest event, as fast as the service delivers.
 
@@ -109,22 +110,18 @@ def recv(
     """
     from penstock.client.load.consumer import receive
 
-    endpoint, tls = find_endpoint(connection_string, data)
-    result = _run(
-        lambda report: receive(
-            endpoint,
-            hub,
-            group=group,
-            partitions=partition or ["0"],
-            connections=connections,
-            credit=credit,
-            events_max=count,
-            duration_s=duration,
-            tls=tls,
-            report=report,
-        ),
-        duration,
+    wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
+    work = partial(
+        receive,
+        hub=hub,
+        group=group,
+        partitions=partition or ["0"],
+        connections=connections,
+        credit=credit,
+        events_max=count,
+        duration_s=duration,
     )
+    result = _run(work, wire, duration)
     _show("recv", result, output)
 
 
@@ -132,16 +129,16 @@ def recv(
 def e2e(
     hub: Hub = "events",
     group: Group = "$Default",
-    partition: Annotated[str, typer.Option(help="Partition to publish to and to read")] = "0",
-    size: Annotated[int, typer.Option(min=16, max=1_000_000, help="Bytes per body")] = 100,
+    partition: Annotated[str, option("TEXT", "Partition to publish to and to read")] = "0",
+    size: Annotated[int, option("N", "Bytes per body", min=16, max=1_000_000)] = 100,
     batch: Batch = 1,
     in_flight: InFlight = None,
     connections: Connections = 1,
-    rate: Annotated[float, typer.Option(min=0.1, help="Events per second")] = 1000.0,
+    rate: Annotated[float, option("N", "Events per second", min=0.1)] = 1000.0,
     duration: Duration = 5.0,
     connection_string: Strings = None,
     data: Data = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish at a fixed rate and read at the same time: latency from sending to reading.
 
@@ -151,7 +148,7 @@ def e2e(
     from penstock.client.load.consumer import end_to_end
     from penstock.client.load.producer import LoadProfile
 
-    endpoint, tls = find_endpoint(connection_string, data)
+    wire = EventsEndpoint(connection_string_flag=connection_string, data=data)
     load = LoadProfile(
         hub=hub,
         partition=partition,
@@ -162,9 +159,7 @@ def e2e(
         duration_s=duration,
         rate=rate,
     )
-    result = _run(
-        lambda report: end_to_end(endpoint, load, group=group, tls=tls, report=report), duration
-    )
+    result = _run(partial(end_to_end, load=load, group=group), wire, duration)
     _show(f"e2e {batch} x {size} B at {rate:g}/s", result, output)
 
 
@@ -173,24 +168,22 @@ def _in_flight(requested: int | None, batch: int) -> int:
 
 
 def _run(
-    work: Callable[[Report | None], Coroutine[Any, Any, LoadResult]], duration_s: float
+    work: Callable[..., Coroutine[Any, Any, LoadResult]], wire: EventsEndpoint, duration_s: float
 ) -> LoadResult:
-    from penstock.io.event_loop import new_event_loop
-
+    work = partial(work, wire.endpoint, tls=wire.ssl_context)
     screen = console(stderr=True)  # stdout is for the result
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        if duration_s <= _PROGRESS_FROM_S or not screen.is_terminal:
-            return runner.run(work(None))
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    if duration_s <= _PROGRESS_FROM_S or not screen.is_terminal:
+        return run(work())
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (BarColumn(), TextColumn("{task.fields[events]:,} events"), TimeRemainingColumn())
-        with Progress(*columns, console=screen, transient=True, refresh_per_second=4) as progress:
-            task = progress.add_task("", total=duration_s, events=0)
+    columns = (BarColumn(), TextColumn("{task.fields[events]:,} events"), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task("", total=duration_s, events=0)
 
-            def report(seconds: float, events: int) -> None:
-                progress.update(task, completed=seconds, events=events)
+        def report(seconds: float, events: int) -> None:
+            progress.update(task, completed=seconds, events=events)
 
-            return runner.run(work(report))
+        return run(work(report=report))
 
 
 def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
@@ -212,7 +205,7 @@ def _show(what: str, result: LoadResult, output: OutputFormat) -> None:
     if result.deliveries:
         record["events_read"] = result.events_read
         record |= _percentiles("e2e_", result.deliveries)
-    print_record(record, output)
+    output.print_record(record)
     if result.errors and result.first_condition is not None:
         wire = Error(condition=result.first_condition)
         raise typer.Exit(exit_code(condition_error(result.first_error or "", wire)))

@@ -1,45 +1,60 @@
-"""The options `--from`, `--to` and `--partition`, and the ranges of events that they name."""
+"""The options `--from`, `--to`, `--partition` and `--group`, and the events that they name."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
-from penstock.cli.option_parsers import parse_position
+from penstock.cli.options import option, parse_position
+from penstock.cli.service_options import complete_groups
+from penstock.client.event_position import EventPosition
 from penstock.formats.positions import StartKind, StartPosition
 from penstock.formats.quantities import EPOCH, MILLISECOND
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.client import EventHubConsumerClient, EventPosition
+    from penstock.client import EventHubConsumerClient
 
 _GRAMMAR = "earliest, latest, -100 (the last 100 of each partition), -15m, a time, SEQ or @OFFSET"
+_FIRST_EVENT_S = 5.0  # the service sends nothing for an offset after the last event
+EARLIEST, LATEST = StartPosition(StartKind.EARLIEST), StartPosition(StartKind.LATEST)
 
-
-def _position_option(flag: str, text: str, **options: Any) -> Any:
-    return typer.Option(flag, metavar="WHERE", parser=parse_position, help=text, **options)
-
-
-FromOption = Annotated[
-    StartPosition,
-    _position_option("--from", f"Start at: {_GRAMMAR} [default: earliest]", show_default=False),
-]
+_position_option = partial(option, parser=parse_position, show_default=False)
 OptionalFromOption = Annotated[
     StartPosition | None,
     _position_option(
-        "--from", f"Start at: {_GRAMMAR} [default: latest; earliest with --no-follow]"
+        "--from WHERE", f"Start at: {_GRAMMAR} [default: latest; earliest with --no-follow]"
     ),
 ]
-_TO = "End before this position, written like --from [default: latest]"
-ToOption = Annotated[StartPosition, _position_option("--to", _TO, show_default=False)]
 Partitions = Annotated[
-    list[str] | None,
-    typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be repeated"),
+    list[str] | None, option("--partition -p N", "Only this partition; may be repeated")
 ]
-EARLIEST, LATEST = StartPosition(StartKind.EARLIEST), StartPosition(StartKind.LATEST)
-_FIRST_EVENT_S = 5.0  # the service sends nothing for an offset after the last event
+GroupOption = Annotated[
+    str, option("--group -g TEXT", "Consumer group", autocompletion=complete_groups)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeOptions:
+    """The stored events of a hub that a command reads."""
+
+    from_: Annotated[
+        StartPosition, _position_option("--from WHERE", f"Start at: {_GRAMMAR} [default: earliest]")
+    ] = EARLIEST
+    to: Annotated[
+        StartPosition,
+        _position_option(
+            "WHERE", "End before this position, written like --from [default: latest]"
+        ),
+    ] = LATEST
+    partition: Partitions = None
+
+    async def resolve(self, consumer: EventHubConsumerClient) -> list[EventRange]:
+        """Raises NotFound for a partition that does not exist."""
+        ids = await select_partitions(consumer, self.partition)
+        return await resolve_ranges(consumer, ids, self.from_, self.to)
 
 
 class EventRange(NamedTuple):
@@ -59,8 +74,6 @@ def position_before_sequence(number: int) -> EventPosition:
 
     The event need not exist yet: the service refuses `>=` with a number that it has not assigned.
     """
-    from penstock.client import EventPosition
-
     return EventPosition.from_sequence_number(number - 1) if number else EventPosition.earliest()
 
 
@@ -117,8 +130,6 @@ async def _find_sequence_number(
     last_ms: int,
 ) -> int:
     """The sequence number of the first event at the position or after it."""
-    from penstock.client import EventPosition
-
     first, end = bounds
     if position.kind is StartKind.EARLIEST:
         return first

@@ -10,14 +10,15 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from functools import lru_cache
+from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from penstock.amqp.encoder import encode
 from penstock.amqp.types import Symbol
-from penstock.cli.option_parsers import parse_duration
+from penstock.cli.options import option, parse_duration
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.errors import ClientError, ClientThrottled, ClientTooLarge
 from penstock.client.event_data import ReceivedEvent
@@ -56,33 +57,37 @@ def parse_rate(text: str | float) -> float:
 
 RateOption = Annotated[
     float | None,
-    typer.Option(
-        "--rate",
-        metavar="N/s",
+    option(
+        "--rate N/s",
+        "At most this many events per second (1000/s, 60/min) [default: no limit]",
         parser=parse_rate,
-        help="At most this many events per second (1000/s, 60/min) [default: no limit]",
     ),
 ]
-BatchOption = Annotated[
-    int, typer.Option("--batch", min=1, max=60_000, help="At most this many events per publication")
-]
+QuietOption = Annotated[bool, option("--quiet -q", "Show neither a progress bar nor a summary")]
 
 
 def patience_option(default: str) -> Any:
-    return typer.Option(
-        "--patience",
-        metavar="TIME",
+    return option(
+        "TIME",
+        f"Give up when the service is busy or away for longer than this [default: {default}]",
         parser=parse_duration,
         show_default=False,
-        help=f"Give up when the service is busy or away for longer than this [default: {default}]",
     )
 
 
 PatienceOption = Annotated[float, patience_option("60s")]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show neither a progress bar nor a summary")
-]
-PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """How a command publishes events that it reads from a file or a pipe."""
+
+    batch: Annotated[
+        int, option("N", "At most this many events per publication", min=1, max=60_000)
+    ] = BATCH_EVENTS
+    rate: RateOption = None
+    patience: PatienceOption = 60.0
+    quiet: QuietOption = False
 
 
 class EventCopy(ReceivedEvent):
@@ -158,6 +163,7 @@ class PublishRate:
             await asyncio.sleep(due - now)
 
 
+@dataclass
 class EventSender:
     """Sends batches one after the other and counts the stored events.
 
@@ -165,30 +171,17 @@ class EventSender:
     `patience_s` seconds have passed since the first failure.
     """
 
-    def __init__(
-        self,
-        producer: EventHubProducerClient,
-        counter: ProgressBar,
-        *,
-        patience_s: float,
-        pace: PublishRate | None = None,
-        on_retry: Callable[[EventDataBatch], None] | None = None,
-    ) -> None:
-        self._producer = producer
-        self._counter = counter
-        self._patience_s = patience_s
-        self._pace = pace or PublishRate(None)
-        self._on_retry = on_retry
-        self._sending: asyncio.Task[None] | None = None
+    producer: EventHubProducerClient
+    counter: ProgressBar
+    _: KW_ONLY
+    patience_s: float
+    pace: PublishRate = field(default_factory=lambda: PublishRate(None))
+    on_retry: Callable[[EventDataBatch], None] | None = None
+    _sending: asyncio.Task[None] | None = field(default=None, init=False)
 
-    async def create_batch(
-        self, *, partition_id: str | None = None, partition_key: str | None = None
-    ) -> EventDataBatch:
-        return await self._retry(
-            lambda: self._producer.create_batch(
-                partition_id=partition_id, partition_key=partition_key
-            )
-        )
+    async def create_batch(self, **target: Any) -> EventDataBatch:
+        """`target` is a partition_id, a partition_key or neither."""
+        return await self._retry(partial(self.producer.create_batch, **target))
 
     async def begin(self, batch: EventDataBatch, size: int) -> None:
         """Wait until the previous batch is stored, then start to send this one.
@@ -196,7 +189,7 @@ class EventSender:
         `size` is the number of bytes in its bodies.
         """
         await self.finish()
-        await self._pace.wait(len(batch))
+        await self.pace.wait(len(batch))
         self._sending = asyncio.create_task(self.send(batch, size))
 
     async def finish(self) -> None:
@@ -210,8 +203,8 @@ class EventSender:
                 raise
 
     async def send(self, batch: EventDataBatch, size: int) -> None:
-        await self._retry(lambda: self._producer.send_batch(batch), batch)
-        self._counter.add(len(batch), size)
+        await self._retry(lambda: self.producer.send_batch(batch), batch)
+        self.counter.add(len(batch), size)
 
     async def _retry(
         self, act: Callable[[], Awaitable[T]], batch: EventDataBatch | None = None
@@ -228,15 +221,15 @@ class EventSender:
                 now = loop.time()
                 first_s = now if first_s is None else first_s
                 pause_s = _PAUSES.pause_s(tries, error, random.random())  # noqa: S311  # jitter
-                if error.is_final or now + pause_s - first_s > self._patience_s:
+                if error.is_final or now + pause_s - first_s > self.patience_s:
                     raise
-                if batch is not None and self._on_retry is not None:
-                    self._on_retry(batch)
-                self._counter.note(_describe_retry(error, pause_s))
+                if batch is not None and self.on_retry is not None:
+                    self.on_retry(batch)
+                self.counter.note(_describe_retry(error, pause_s))
                 await asyncio.sleep(pause_s)
             else:
                 if tries:
-                    self._counter.note("")
+                    self.counter.note("")
                 return result
 
 
@@ -246,14 +239,56 @@ def _describe_retry(error: ClientError, pause_s: float) -> str:
     return f"{error} Next attempt in {pause_s:.1f} s."
 
 
-def event_too_large(what: str, size: int, batch: EventDataBatch) -> ClientTooLarge:
-    """The error for an event that no batch can hold."""
-    return ClientTooLarge(
-        f"{what} is too large: its body has {size:,} bytes or more. The limit with properties is "
-        f"{batch.max_size_in_bytes:,} bytes."
-    )
+@dataclass
+class BatchFiller:
+    """Collects events in batches for one target and sends them in order."""
+
+    publisher: EventSender
+    batch_events: int
+    _: KW_ONLY
+    partition_id: str | None = None
+    partition_key: str | None = None
+    event_name: str = "An event"  # in the error for one that is too large; may hold its number
+    _batch: EventDataBatch | None = field(default=None, init=False)
+    _size: int = field(default=0, init=False)
+    _count: int = field(default=0, init=False)
+
+    async def open(self) -> EventDataBatch:
+        """The batch that is being filled."""
+        if self._batch is None:
+            self._batch = await self.publisher.create_batch(
+                partition_id=self.partition_id, partition_key=self.partition_key
+            )
+        return self._batch
+
+    async def add(self, events: Iterable[EventCopy]) -> None:
+        """Raises ClientTooLarge for an event that no batch can hold."""
+        batch = await self.open()
+        free = self.batch_events - len(batch)
+        for event in events:
+            if free <= 0 or not batch.try_add(event):
+                await self.flush()
+                batch = await self.open()
+                free = self.batch_events
+                if not batch.try_add(event):
+                    await self.publisher.finish()
+                    raise ClientTooLarge(
+                        f"{self.event_name.format(self._count + 1)} is too large: its body has "
+                        f"{len(event.body):,} bytes or more. The limit with properties is "
+                        f"{batch.max_size_in_bytes:,} bytes."
+                    )
+            free -= 1
+            self._count += 1
+            self._size += len(event.body)
+
+    async def flush(self) -> None:
+        batch, size = self._batch, self._size
+        if batch is not None and len(batch):
+            self._batch, self._size = None, 0
+            await self.publisher.begin(batch, size)
 
 
+@dataclass
 class PartitionRouter:
     """Sends copies of events to the partitions where they belong.
 
@@ -261,19 +296,14 @@ class PartitionRouter:
     without one goes to the partition from which it was copied. `only` overrides both.
     """
 
-    def __init__(
-        self,
-        publisher: EventSender,
-        partition_ids: list[str],
-        *,
-        only: str | None = None,
-        batch_events: int = BATCH_EVENTS,
-    ) -> None:
-        self._publisher = publisher
-        self._ids = partition_ids
-        self._id_set = frozenset(partition_ids)
-        self._only = only
-        self._batch_events = batch_events
+    publisher: EventSender
+    partition_ids: list[str]
+    _: KW_ONLY
+    only: str | None = None
+    batch_events: int = BATCH_EVENTS
+
+    def __post_init__(self) -> None:
+        self._id_set = frozenset(self.partition_ids)
 
     async def send(self, events: Iterable[EventCopy]) -> None:
         """Send all events. The order within each target partition is kept."""
@@ -281,30 +311,20 @@ class PartitionRouter:
         for event in events:
             lanes.setdefault(self.target(event), []).append(event)
         for target, lane in lanes.items():
-            await self._send_lane(target, lane)
-        await self._publisher.finish()
+            filler = BatchFiller(self.publisher, self.batch_events, partition_id=target)
+            await filler.add(lane)
+            await filler.flush()
+        await self.publisher.finish()
 
     def target(self, event: EventCopy) -> str | None:
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         if event.partition_key is not None:
-            return self._ids[partition_for_key(event.partition_key, len(self._ids))]
+            return self.partition_ids[
+                partition_for_key(event.partition_key, len(self.partition_ids))
+            ]
         if event.partition in self._id_set or event.partition is None:
             return event.partition
         if event.partition.isdigit():
-            return self._ids[int(event.partition) % len(self._ids)]
+            return self.partition_ids[int(event.partition) % len(self.partition_ids)]
         return None
-
-    async def _send_lane(self, target: str | None, events: list[EventCopy]) -> None:
-        batch = await self._publisher.create_batch(partition_id=target)
-        size = 0
-        for event in events:
-            if len(batch) >= self._batch_events or not batch.try_add(event):
-                if len(batch) == 0:
-                    raise event_too_large("An event", len(event.body), batch)
-                await self._publisher.begin(batch, size)
-                batch, size = await self._publisher.create_batch(partition_id=target), 0
-                if not batch.try_add(event):
-                    raise event_too_large("An event", len(event.body), batch)
-            size += len(event.body)
-        await self._publisher.begin(batch, size)

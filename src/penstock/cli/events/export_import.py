@@ -7,7 +7,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
@@ -24,39 +24,26 @@ from penstock.capture.container import (
 )
 from penstock.capture.records import read_capture_records
 from penstock.cli.confirm import DryRun
-from penstock.cli.events.event_range import (
-    EARLIEST,
-    LATEST,
-    FromOption,
-    Partitions,
-    ToOption,
-    resolve_ranges,
-    select_partitions,
-)
+from penstock.cli.events.event_range import GroupOption, RangeOptions
 from penstock.cli.events.event_sender import (
-    BATCH_EVENTS,
-    PATIENCE_S,
-    BatchOption,
     EventCopy,
     EventSender,
     PartitionRouter,
-    PatienceOption,
+    PublishOptions,
     PublishRate,
     QuietOption,
-    RateOption,
 )
-from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, with_events
+from penstock.cli.options import argument, option
 from penstock.cli.output import print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
-from penstock.cli.stdio import ignore_broken_pipe
+from penstock.cli.stdio import STDIO, ignore_broken_pipe, open_input
 from penstock.formats.amqp_values import InvalidEvent
 from penstock.formats.avro import encode_capture_records, parse_capture_record
 from penstock.formats.event_record import read_line, to_json_lines
 from penstock.kernels import Columns
 
-_STDIO = Path("-")
 _CHUNK_EVENTS = 5000
 _LINE_BYTES_MAX = 64 * 1024 * 1024  # more than a body of 1 MB as base64 with its properties
 _DEFLATE_LEVEL = 6
@@ -64,7 +51,7 @@ _DEFLATE_LEVEL = 6
 
 FileFormat = Literal["avro", "jsonl"]
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A name that ends in .avro or .jsonl; - for a pipe")
+    Path, argument("FILE", "A name that ends in .avro or .jsonl; - for a pipe")
 ]
 
 
@@ -73,15 +60,13 @@ def export(
     wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
-    from_: FromOption = EARLIEST,
-    to: ToOption = LATEST,
-    partition: Partitions = None,
+    selection: RangeOptions,
     group: GroupOption = "$Default",
     format_: Annotated[
-        FileFormat | None, typer.Option("--format", help="If the file name does not tell it")
+        FileFormat | None, option("--format", "If the file name does not tell it")
     ] = None,
-    deflate: Annotated[bool, typer.Option("--deflate", help="Avro: compress the blocks")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file")] = False,
+    deflate: Annotated[bool, option("--deflate", "Avro: compress the blocks")] = False,
+    force: Annotated[bool, option("--force -f", "Replace an existing file")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write events to a file: Capture's Avro records, or JSON lines.
@@ -94,14 +79,13 @@ def export(
         penstock export orders orders.jsonl --from -1d --partition 0
     """
     file_format = format_ or _choose_format(file)
-    if file != _STDIO and file.exists() and not force:
+    if file != STDIO and file.exists() and not force:
         raise typer.BadParameter(f"{file} exists. --force replaces it.")
     counter = ProgressBar("Exported", total=0, quiet=quiet)
 
     async def work(write: Callable[[Columns, str], None]) -> None:
         async with wire.consumer(hub, group) as consumer:
-            ids = await select_partitions(consumer, partition)
-            ranges = await resolve_ranges(consumer, ids, from_, to)
+            ranges = await selection.resolve(consumer)
             counter.expect(sum(span.events for span in ranges))
             for span in ranges:
                 chunks = consumer.read_range(span.partition, span.first, span.stop - 1)
@@ -115,8 +99,6 @@ def export(
             run(work(_open_writer(target, file_format, deflate=deflate)))
     except BrokenPipeError:
         ignore_broken_pipe()
-        return
-    counter.tell()
 
 
 @with_events
@@ -124,14 +106,11 @@ def import_(
     wire: EventsEndpoint,
     hub: HubName,
     file: FileArgument,
+    *,
     partition: Annotated[
-        str | None,
-        typer.Option("--partition", "-p", metavar="N", help="Publish all events to this partition"),
+        str | None, option("--partition -p N", "Publish all events to this partition")
     ] = None,
-    batch: BatchOption = BATCH_EVENTS,
-    rate: RateOption = None,
-    patience: PatienceOption = PATIENCE_S,
-    quiet: QuietOption = False,
+    publish: PublishOptions,
     dry_run: DryRun = False,
 ) -> None:
     """Publish the events of a file.
@@ -144,8 +123,11 @@ def import_(
         penstock import orders orders.avro
         penstock import orders orders.jsonl --dry-run
     """
-    pace = PublishRate(rate)
-    counter = ProgressBar("Read" if dry_run else "Imported", quiet=quiet)
+    pace = PublishRate(publish.rate)
+    verb, on_error = "Read", ""
+    if not dry_run:
+        verb, on_error = "Imported", "Events imported before this error"
+    counter = ProgressBar(verb, quiet=publish.quiet, on_error=on_error)
 
     async def work(source: BinaryIO) -> None:
         if dry_run:
@@ -156,25 +138,15 @@ def import_(
             ids = await producer.get_partition_ids()
             if partition is not None and partition not in ids:
                 raise typer.BadParameter(f"'{hub}' has no partition '{partition}'.")
-            publisher = EventSender(producer, counter, patience_s=patience, pace=pace)
+            publisher = EventSender(producer, counter, patience_s=publish.patience, pace=pace)
             router = PartitionRouter(
-                publisher, ids, only=partition, batch_events=pace.batch_events(batch)
+                publisher, ids, only=partition, batch_events=pace.batch_events(publish.batch)
             )
             for events in _read_events(source, file):
                 await router.send(events)
 
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(counter)
-            source: BinaryIO = sys.stdin.buffer
-            if file != _STDIO:
-                source = stack.enter_context(file.open("rb"))
-            run(work(source))
-    except BaseException:
-        if counter.events and not dry_run:
-            print_message(f"Events imported before this error: {counter.events:,}.")
-        raise
-    counter.tell()
+    with counter, open_input(file) as source:
+        run(work(source))
     if dry_run:
         print_message(f"All events can be imported into '{hub}'. Dry run: nothing was published.")
 
@@ -186,7 +158,7 @@ def _choose_format(file: Path) -> FileFormat:
     suffix = file.suffix.lower()
     if suffix == ".avro":
         return "avro"
-    if suffix in (".jsonl", ".ndjson") or file == _STDIO:
+    if suffix in (".jsonl", ".ndjson") or file == STDIO:
         return "jsonl"
     raise typer.BadParameter(f"{file} ends neither in .avro nor in .jsonl: add --format.")
 
@@ -216,7 +188,7 @@ def _open_writer(
 @contextmanager
 def _open_target(file: Path) -> Iterator[BinaryIO]:
     """A file that appears complete or not at all, and that only its owner may read."""
-    if file == _STDIO:
+    if file == STDIO:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return

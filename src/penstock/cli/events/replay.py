@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.confirm import DryRun
-from penstock.cli.events.event_range import (
-    EARLIEST,
-    LATEST,
-    EventRange,
-    FromOption,
-    Partitions,
-    ToOption,
-    resolve_ranges,
-    select_partitions,
-)
+from penstock.cli.events.event_range import EventRange, GroupOption, RangeOptions
 from penstock.cli.events.event_sender import (
-    PATIENCE_S,
     EventCopy,
     EventSender,
     PartitionRouter,
@@ -31,9 +21,9 @@ from penstock.cli.events.event_sender import (
     QuietOption,
     copy_events,
 )
-from penstock.cli.events.tail import GroupOption
 from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.options import option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
 
@@ -57,36 +47,27 @@ def parse_speed(text: str) -> float:
 def replay(
     wire: EventsEndpoint,
     hub: HubName,
-    into: Annotated[str, typer.Option("--into", metavar="HUB", help="Target event hub")],
-    from_: FromOption = EARLIEST,
-    to: ToOption = LATEST,
-    partition: Partitions = None,
+    into: Annotated[str, option("HUB", "Target event hub")],
+    selection: RangeOptions,
     speed: Annotated[
         float | None,
-        typer.Option(
-            "--speed",
-            metavar="2x",
+        option(
+            "2x",
+            "1x keeps the pauses between events, 2x halves them [default: no pauses]",
             parser=parse_speed,
-            help="1x keeps the pauses between events, 2x halves them [default: no pauses]",
         ),
     ] = None,
     group: GroupOption = "$Default",
     into_connection_string: Annotated[
-        str | None,
-        typer.Option(
-            "--into-connection-string",
-            metavar="STRING",
-            help="Connection string of the target, if it is another service",
-        ),
+        str | None, option("STRING", "Connection string of the target, if it is another service")
     ] = None,
     into_ca_file: Annotated[
-        Path | None,
-        typer.Option("--into-ca-file", metavar="FILE", help="Authorities to trust for the target"),
+        Path | None, option("FILE", "Authorities to trust for the target")
     ] = None,
-    patience: PatienceOption = PATIENCE_S,
+    patience: PatienceOption = 60.0,
     quiet: QuietOption = False,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Publish a range of events again, into another event hub.
 
@@ -100,45 +81,33 @@ def replay(
     """
     target = wire
     if into_connection_string is not None:
-        target = EventsEndpoint(connection_string=into_connection_string, ca_file=into_ca_file)
+        target = EventsEndpoint(connection_string_flag=into_connection_string, ca_file=into_ca_file)
 
     async def plan() -> list[EventRange]:
         async with wire.consumer(hub, group) as consumer:
-            return await resolve_ranges(
-                consumer, await select_partitions(consumer, partition), from_, to
-            )
+            return await selection.resolve(consumer)
 
     ranges = run(plan())
     total = sum(span.events for span in ranges)
     if dry_run:
-        print_rows([_range_row(span) for span in ranges], output, title="Partitions")
+        output.print_rows([_range_row(span) for span in ranges], title="Partitions")
         print_message(f"{total:,} events would go into '{into}'. Dry run: nothing was published.")
         return
-    counter = ProgressBar("Replayed", total=total, quiet=quiet)
-    with counter:
-        run(_replay((wire, hub, group), (target, into), ranges, speed, counter, patience))
-    counter.tell()
+    spans = [span for span in ranges if span.events]
+    clock = None if speed is None else _ReplayClock(len(spans), speed)
 
+    async def publish() -> None:
+        async with wire.consumer(hub, group) as consumer, target.producer(into) as producer:
+            ids = await producer.get_partition_ids()
+            senders = (EventSender(producer, counter, patience_s=patience) for _ in spans)
+            replays = (
+                _replay_partition(consumer, span, PartitionRouter(sender, ids), clock)
+                for span, sender in zip(spans, senders, strict=True)
+            )
+            await run_together(*replays)
 
-async def _replay(
-    source: tuple[EventsEndpoint, str, str],
-    target: tuple[EventsEndpoint, str],
-    ranges: list[EventRange],
-    speed: float | None,
-    counter: ProgressBar,
-    patience_s: float,
-) -> None:
-    wire, hub, group = source
-    ranges = [span for span in ranges if span.events]
-    clock = None if speed is None else _ReplayClock(len(ranges), speed)
-    async with wire.consumer(hub, group) as consumer, target[0].producer(target[1]) as producer:
-        ids = await producer.get_partition_ids()
-
-        async def replay_range(span: EventRange) -> None:
-            publisher = EventSender(producer, counter, patience_s=patience_s)
-            await _replay_partition(consumer, span, PartitionRouter(publisher, ids), clock)
-
-        await run_together(*(replay_range(span) for span in ranges))
+    with ProgressBar("Replayed", total=total, quiet=quiet) as counter:
+        run(publish())
 
 
 async def _replay_partition(

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from penstock.cli.events.event_sender import (
-    BATCH_EVENTS,
-    PATIENCE_S,
-    BatchOption,
+    BatchFiller,
     EventCopy,
     EventSender,
-    PatienceOption,
+    PublishOptions,
     PublishRate,
-    QuietOption,
-    RateOption,
-    event_too_large,
 )
 from penstock.cli.events_options import EventsEndpoint, run, with_events
+from penstock.cli.options import argument, option
 from penstock.cli.output import print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.cli.service_options import HubName
+from penstock.cli.stdio import STDIO, StdinReader, open_input
 from penstock.formats.event_sections import (
     EventContent,
     EventSections,
@@ -35,11 +31,6 @@ from penstock.formats.event_sections import (
     encode_properties,
 )
 
-if TYPE_CHECKING:
-    from penstock.cli.stdio import StdinReader
-    from penstock.client import EventDataBatch
-
-_STDIN = Path("-")
 _FILE_BYTES_MAX = 64 * 1024 * 1024  # larger than any service allows
 
 
@@ -59,69 +50,61 @@ def parse_property(text: str) -> tuple[str, Any]:
     return name[:-1], parsed
 
 
-PropertyOption = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--property",
-        "-P",
-        metavar="A=B",
-        parser=parse_property,
-        help="A=B for text, A:=JSON for a number or boolean; may be repeated",
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class _SendOptions:
+    hub: HubName
+    file: Annotated[
+        Path | None, argument("FILE", "File to send; - for stdin", show_default=False)
+    ] = None
+    text: Annotated[list[str] | None, option("--text -t TEXT", "Text to send; may be repeated")] = (
+        None
+    )
+    lines: Annotated[
+        bool, option("--lines -l", "Send each line as one event, without its line end")
+    ] = False
+    key: Annotated[
+        str | None, option("--key -k TEXT", "Partition key; events with the same key stay in order")
+    ] = None
+    partition: Annotated[str | None, option("--partition -p N", "Send to this partition")] = None
+    property_: Annotated[
+        list[Any] | None,
+        option(
+            "--property -P A=B",
+            "A=B for text, A:=JSON for a number or boolean; may be repeated",
+            parser=parse_property,
+        ),
+    ] = None
+    content_type: Annotated[str | None, option("TYPE", "Content type, such as text/plain")] = None
+    repeat: Annotated[int, option("N", "Send everything N times", min=1)] = 1
 
+    @property
+    def source(self) -> Path | None:
+        """None: the texts are sent."""
+        return None if self.text else self.file or STDIO
 
-TextOption = Annotated[
-    list[str] | None, typer.Option("--text", "-t", help="Text to send; may be repeated")
-]
-LinesOption = Annotated[
-    bool, typer.Option("--lines", "-l", help="Send each line as one event, without its line end")
-]
+    @property
+    def bodies(self) -> list[bytes]:
+        """The texts as events."""
+        encoded = [text.encode("utf-8", "surrogateescape") for text in self.text or ()]
+        return [line for text in encoded for line in text.split(b"\n")] if self.lines else encoded
 
+    @property
+    def total(self) -> int | None:
+        """The number of events; None if it is not known."""
+        if self.source is None:
+            return len(self.bodies) * self.repeat
+        return None if self.lines else self.repeat
 
-class _SendOptions(msgspec.Struct, frozen=True):
-    hub: str
-    source: Path | None  # None: `texts` are sent
-    texts: list[bytes]
-    lines: bool
-    repeat: int
-    key: str | None
-    partition: str | None
-    properties: dict[str, Any]
-    content_type: str | None
-    batch: int
-    rate: float | None
-    patience_s: float
+    @property
+    def total_bytes(self) -> int | None:
+        """The number of bytes of all lines; None if it is not known."""
+        if self.source is None or self.source == STDIO or not self.source.is_file():
+            return None
+        return self.source.stat().st_size * self.repeat
 
 
 @with_events
-def send(
-    wire: EventsEndpoint,
-    hub: HubName,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="File to send; - for stdin", show_default=False),
-    ] = None,
-    text: TextOption = None,
-    lines: LinesOption = False,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", "-k", help="Partition key; events with the same key stay in order"),
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="N", help="Send to this partition")
-    ] = None,
-    property_: PropertyOption = None,
-    content_type: Annotated[
-        str | None,
-        typer.Option("--content-type", metavar="TYPE", help="Content type, such as text/plain"),
-    ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Send everything N times")] = 1,
-    batch: BatchOption = BATCH_EVENTS,
-    rate: RateOption = None,
-    patience: PatienceOption = PATIENCE_S,
-    quiet: QuietOption = False,
-) -> None:
+def send(wire: EventsEndpoint, job: _SendOptions, publish: PublishOptions) -> None:
     """Publish events.
 
     A file, stdin or --text is one event; with --lines each line is one. Lines that arrive slowly
@@ -134,53 +117,48 @@ def send(
         penstock send orders --lines - < readings.jsonl
         penstock send orders reading.json --key meter-1 --property kind=reading
     """
-    if key is not None and partition is not None:
+    if job.key is not None and job.partition is not None:
         raise typer.BadParameter("A key and a partition exclude each other.")
-    if text and file is not None:
+    if job.text and job.file is not None:
         raise typer.BadParameter("A file and --text exclude each other.")
-    source = None if text else file or _STDIN
-    if source == _STDIN and sys.stdin.isatty():
-        lines = True
+    if job.source == STDIO and sys.stdin.isatty():
+        job = replace(job, lines=True)
         print_message("Each line is one event. Ctrl-D ends the input.")
-    job = _SendOptions(
-        hub=hub,
-        source=source,
-        texts=_text_bodies(text or [], lines=lines),
-        lines=lines,
-        repeat=repeat,
-        key=key,
-        partition=partition,
-        properties=dict(property_ or []),
-        content_type=content_type,
-        batch=batch,
-        rate=rate,
-        patience_s=patience,
+    counter = ProgressBar(
+        "Sent",
+        total=job.total,
+        total_bytes=job.total_bytes,
+        quiet=publish.quiet,
+        on_error="Events sent before this error",
     )
-    counter = ProgressBar("Sent", total=_total(job), total_bytes=_total_bytes(job), quiet=quiet)
-    try:
-        with counter:
-            run(_send(wire, job, counter))
-    except BaseException:
-        if counter.events:
-            print_message(f"Events sent before this error: {counter.events:,}.")
-        raise
-    counter.tell()
+    with counter:
+        run(_send(wire, job, publish, counter))
 
 
-async def _send(wire: EventsEndpoint, job: _SendOptions, counter: ProgressBar) -> None:
-    pace = PublishRate(job.rate)
+async def _send(
+    wire: EventsEndpoint, job: _SendOptions, publish: PublishOptions, counter: ProgressBar
+) -> None:
+    pace = PublishRate(publish.rate)
     async with wire.producer(job.hub) as producer:
-        publisher = EventSender(producer, counter, patience_s=job.patience_s, pace=pace)
-        filler = _BatchFiller(publisher, job, pace.batch_events(job.batch))
+        publisher = EventSender(producer, counter, patience_s=publish.patience, pace=pace)
+        filler = BatchFiller(
+            publisher,
+            pace.batch_events(publish.batch),
+            event_name="Line {:,}" if job.lines else "The event",
+            partition_id=job.partition,
+            partition_key=job.key,
+        )
+        event = _event_template(job)
+        bytes_max = (await filler.open()).max_size_in_bytes
         stored: list[list[bytes]] = []  # stdin can be read only once
         for turn in range(job.repeat):
-            if turn and job.source == _STDIN:
+            if turn and job.source == STDIO:
                 for bodies in stored:
-                    await filler.add(bodies)
+                    await filler.add(_with_bodies(event, bodies))
                 continue
-            async for bodies, is_quiet in _read_bodies(job, await filler.event_bytes_max()):
-                await filler.add(bodies)
-                if job.repeat > 1 and job.source == _STDIN:
+            async for bodies, is_quiet in _read_bodies(job, bytes_max):
+                await filler.add(_with_bodies(event, bodies))
+                if job.repeat > 1 and job.source == STDIO:
                     stored.append(bodies)
                 elif is_quiet:
                     await filler.flush()
@@ -188,69 +166,28 @@ async def _send(wire: EventsEndpoint, job: _SendOptions, counter: ProgressBar) -
         await publisher.finish()
 
 
-class _BatchFiller:
-    """Collects bodies in batches and sends them."""
+def _event_template(job: _SendOptions) -> EventCopy:
+    content_type = {} if job.content_type is None else {"content-type": job.content_type}
+    properties = encode_properties(dict(job.property_ or []))
+    sections = EventSections(properties, encode_fields(content_type))
+    return EventCopy(EventContent(b"", sections, key=job.key))
 
-    def __init__(self, publisher: EventSender, job: _SendOptions, batch_events: int) -> None:
-        self._publisher = publisher
-        self._job = job
-        content_type = {} if job.content_type is None else {"content-type": job.content_type}
-        sections = EventSections(encode_properties(job.properties), encode_fields(content_type))
-        self._event = EventCopy(EventContent(b"", sections, key=job.key))
-        self._batch_events = batch_events
-        self._batch: EventDataBatch | None = None
-        self._size = 0
-        self._count = 0  # for the error that names a line
 
-    async def event_bytes_max(self) -> int:
-        return (await self._open()).max_size_in_bytes
-
-    async def add(self, bodies: list[bytes]) -> None:
-        # One object for all events: their common sections are encoded once.
-        event, most = self._event, self._batch_events
-        batch = await self._open()
-        room = most - len(batch)
-        for body in bodies:
-            event.body = body
-            if room <= 0 or not batch.try_add(event):
-                await self.flush()
-                batch = await self._open()
-                room = most
-                if not batch.try_add(event):
-                    what = f"Line {self._count + 1:,}" if self._job.lines else "The event"
-                    await self._publisher.finish()
-                    raise event_too_large(what, len(body), batch)
-            room -= 1
-            self._count += 1
-            self._size += len(body)
-
-    async def flush(self) -> None:
-        batch, size = self._batch, self._size
-        if batch is not None and len(batch):
-            self._batch, self._size = None, 0
-            await self._publisher.begin(batch, size)
-
-    async def _open(self) -> EventDataBatch:
-        if self._batch is None:
-            self._batch = await self._publisher.create_batch(
-                partition_id=self._job.partition, partition_key=self._job.key
-            )
-        return self._batch
+def _with_bodies(event: EventCopy, bodies: list[bytes]) -> Iterator[EventCopy]:
+    """The same object with one body after the other: its sections are encoded once."""
+    for body in bodies:
+        event.body = body
+        yield event
 
 
 async def _read_bodies(
     job: _SendOptions, bytes_max: int
 ) -> AsyncIterator[tuple[list[bytes], bool]]:
     """Bodies as they arrive, and whether no more input is available at the moment."""
-    from penstock.cli.stdio import StdinReader
-
     if job.source is None:
-        yield job.texts, False
+        yield job.bodies, False
         return
-    with ExitStack() as stack:
-        file: BinaryIO = sys.stdin.buffer
-        if job.source != _STDIN:
-            file = stack.enter_context(job.source.open("rb"))
+    with open_input(job.source) as file:
         inlet = StdinReader(file)
         parts = _read_lines(inlet, bytes_max) if job.lines else _read_whole(inlet, bytes_max)
         async for bodies in parts:
@@ -278,22 +215,3 @@ async def _read_whole(inlet: StdinReader, bytes_max: int) -> AsyncIterator[list[
         if size > max(bytes_max, _FILE_BYTES_MAX):
             break
     yield [b"".join(parts)]
-
-
-def _text_bodies(texts: list[str], *, lines: bool) -> list[bytes]:
-    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
-    return [line for text in encoded for line in text.split(b"\n")] if lines else encoded
-
-
-def _total(job: _SendOptions) -> int | None:
-    """The number of events; None if it is not known."""
-    if job.source is None:
-        return len(job.texts) * job.repeat
-    return None if job.lines else job.repeat
-
-
-def _total_bytes(job: _SendOptions) -> int | None:
-    """The number of bytes of all lines; None if it is not known."""
-    if job.source is None or job.source == _STDIN or not job.source.is_file():
-        return None
-    return job.source.stat().st_size * job.repeat

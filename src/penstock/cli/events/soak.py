@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from penstock.cli.events.event_range import (
     LATEST,
+    GroupOption,
     Partitions,
     position_before_sequence,
     resolve_ranges,
@@ -25,9 +27,9 @@ from penstock.cli.events.event_sender import (
     RateOption,
     patience_option,
 )
-from penstock.cli.events.tail import GroupOption
-from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.events_options import EventsEndpoint, run, run_beside, run_together, with_events
+from penstock.cli.options import option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.progress_bar import ProgressBar
 from penstock.client.event_data import EventData
 from penstock.client.retry import RetryPolicy
@@ -47,41 +49,31 @@ class SoakFailed(PenstockError):
     """An event was lost, doubled, out of order or damaged."""
 
 
-class _SoakOptions(msgspec.Struct, frozen=True):
-    hub: str
-    group: str
-    seconds: float
-    rate: float | None
-    size: int
-    partitions: list[str] | None
-    idempotent: bool
-    patience_s: float
+@dataclass(frozen=True, kw_only=True)
+class _SoakOptions:
+    hub: Annotated[str, option("TEXT", "Event hub to publish to")] = "events"
+    minutes: Annotated[float, option("N", "Length of the run", min=0.01)] = 10.0
+    hours: Annotated[
+        float | None, option("N", "Length of the run, instead of --minutes", min=0.01)
+    ] = None
+    rate: RateOption = 1000.0
+    size: Annotated[int, option("N", "Minimum bytes per body", min=0, max=250_000)] = 200
+    partition: Partitions = None
+    group: GroupOption = "$Default"
+    idempotent: Annotated[
+        bool,
+        option(
+            "--idempotent/--no-idempotent",
+            "With an idempotent producer, events that are sent again must be stored once",
+        ),
+    ] = True
+    patience: Annotated[float, patience_option("5m")] = 300.0
+    quiet: QuietOption = False
+    output: Format = TABLE
 
 
 @with_events
-def soak(
-    wire: EventsEndpoint,
-    hub: Annotated[str, typer.Option("--hub", help="Event hub to publish to")] = "events",
-    minutes: Annotated[float, typer.Option("--minutes", min=0.01, help="Length of the run")] = 10.0,
-    hours: Annotated[
-        float | None,
-        typer.Option("--hours", min=0.01, help="Length of the run, instead of --minutes"),
-    ] = None,
-    rate: RateOption = 1000.0,
-    size: Annotated[int, typer.Option(min=0, max=250_000, help="Minimum bytes per body")] = 200,
-    partition: Partitions = None,
-    group: GroupOption = "$Default",
-    idempotent: Annotated[
-        bool,
-        typer.Option(
-            "--idempotent/--no-idempotent",
-            help="With an idempotent producer, events that are sent again must be stored once",
-        ),
-    ] = True,
-    patience: Annotated[float, patience_option("5m")] = 300.0,
-    quiet: QuietOption = False,
-    output: Format = OutputFormat.TABLE,
-) -> None:
+def soak(wire: EventsEndpoint, job: _SoakOptions) -> None:
     """Publish and read for a long time, and check every event.
 
     All partitions are used at once. Each event must be received exactly once, in order and
@@ -91,23 +83,10 @@ def soak(
     Examples:
         penstock soak --hub orders --minutes 30 --rate 500/s
     """
-    job = _SoakOptions(
-        hub=hub,
-        group=group,
-        seconds=hours * 3600 if hours is not None else minutes * 60,
-        rate=rate,
-        size=size,
-        partitions=partition,
-        idempotent=idempotent,
-        patience_s=patience,
-    )
-    counter = ProgressBar("Published", quiet=quiet)
-    with counter:
+    with ProgressBar("Published", quiet=job.quiet) as counter:
         findings = run(_soak(wire, job, counter))
-    counter.tell()
-    print_rows(
-        [msgspec.structs.asdict(finding) for finding in findings], output, title="Partitions"
-    )
+    rows = [msgspec.structs.asdict(finding) for finding in findings]
+    job.output.print_rows(rows, title="Partitions")
     failed = [finding.partition for finding in findings if not finding.is_clean]
     if failed:
         raise SoakFailed(f"Events were lost or changed in partition {', '.join(failed)}.")
@@ -121,123 +100,79 @@ async def _soak(
     import signal
 
     stopping = asyncio.Event()
+    received = asyncio.Event()  # since it was cleared
     loop = asyncio.get_running_loop()
     with suppress(NotImplementedError):  # Windows
         loop.add_signal_handler(signal.SIGINT, stopping.set)
     async with (
         wire.consumer(job.hub, job.group, retry=_READ_RETRY) as consumer,
         wire.producer(job.hub, idempotent=job.idempotent) as producer,
-        AsyncExitStack() as stack,
     ):
         async with wire.consumer(job.hub, job.group) as starter:
-            ids = await select_partitions(starter, job.partitions)
+            ids = await select_partitions(starter, job.partition)
             ranges = await resolve_ranges(starter, ids, LATEST)
         run_id = secrets.token_hex(8)
-        runs = [
-            _PartitionRun(PartitionChecker(span.partition, run_id, job.size)) for span in ranges
-        ]
-        reading = [
-            asyncio.create_task(partition_run.read(consumer, span.first, stack))
-            for partition_run, span in zip(runs, ranges, strict=True)
-        ]
-        try:
-            rate = None if job.rate is None else job.rate / len(ids)
-            publishing = (
-                partition_run.publish(producer, counter, job, PublishRate(rate), stopping)
-                for partition_run in runs
+        checkers = [PartitionChecker(span.partition, run_id, job.size) for span in ranges]
+        rate = None if job.rate is None else job.rate / len(ids)
+
+        async def publish() -> None:
+            timer = loop.call_later(
+                job.hours * 3600 if job.hours is not None else job.minutes * 60, stopping.set
             )
-            timer = asyncio.create_task(_stop_after(job.seconds, stopping))
-            await _run_until_failure(run_together(*publishing), reading)
+            publisher = partial(_publish, producer, counter, job, stopping)
+            await run_together(*(publisher(checker, PublishRate(rate)) for checker in checkers))
             timer.cancel()
-            await _wait_until_complete(runs, reading, job.patience_s)
-        finally:
-            for task in reading:
-                task.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
-    return [partition_run.checker.finish() for partition_run in runs]
+            # Events that are not received in this time count as lost.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(job.patience):
+                    while not all(checker.is_complete for checker in checkers):
+                        received.clear()
+                        await received.wait()
 
-
-class _PartitionRun:
-    """Publishes to one partition and reads it."""
-
-    def __init__(self, checker: PartitionChecker) -> None:
-        self.checker = checker
-        self.complete = asyncio.Event()
-
-    async def publish(
-        self,
-        producer: EventHubProducerClient,
-        counter: ProgressBar,
-        job: _SoakOptions,
-        pace: PublishRate,
-        stopping: asyncio.Event,
-    ) -> None:
-        checker, sent = self.checker, 0
-
-        def on_retry(batch: EventDataBatch) -> None:
-            if not job.idempotent:
-                checker.count_resent(sent, len(batch))
-
-        publisher = EventSender(producer, counter, patience_s=job.patience_s, on_retry=on_retry)
-        events = pace.batch_events(_BATCH_EVENTS)
-        while not stopping.is_set():
-            await pace.wait(events)
-            batch = await publisher.create_batch(partition_id=checker.findings.partition)
-            bodies = checker.bodies(events)
-            for body in bodies:
-                batch.add(EventData(body))
-            await publisher.send(batch, sum(map(len, bodies)))
-            checker.findings.sent += len(bodies)
-            sent += len(bodies)
-
-    async def read(
-        self, consumer: EventHubConsumerClient, first: int, stack: AsyncExitStack
-    ) -> None:
-        reader = consumer.open_partition(
-            self.checker.findings.partition, position_before_sequence(first)
+        readers = (
+            _read(consumer, checker, span.first, received)
+            for checker, span in zip(checkers, ranges, strict=True)
         )
-        await stack.enter_async_context(reader)
+        await run_beside(publish(), *readers)
+    return [checker.finish() for checker in checkers]
+
+
+async def _publish(
+    producer: EventHubProducerClient,
+    counter: ProgressBar,
+    job: _SoakOptions,
+    stopping: asyncio.Event,
+    checker: PartitionChecker,
+    pace: PublishRate,
+) -> None:
+    sent = 0
+
+    def on_retry(batch: EventDataBatch) -> None:
+        if not job.idempotent:
+            checker.count_resent(sent, len(batch))
+
+    publisher = EventSender(producer, counter, patience_s=job.patience, on_retry=on_retry)
+    events = pace.batch_events(_BATCH_EVENTS)
+    while not stopping.is_set():
+        await pace.wait(events)
+        batch = await publisher.create_batch(partition_id=checker.findings.partition)
+        bodies = checker.bodies(events)
+        for body in bodies:
+            batch.add(EventData(body))
+        await publisher.send(batch, sum(map(len, bodies)))
+        checker.findings.sent += len(bodies)
+        sent += len(bodies)
+
+
+async def _read(
+    consumer: EventHubConsumerClient, checker: PartitionChecker, first: int, received: asyncio.Event
+) -> None:
+    start = position_before_sequence(first)
+    async with consumer.open_partition(checker.findings.partition, start) as reader:
         while True:
             columns = await reader.receive_columns(_WAIT_S)
-            self.checker.check_received(columns.sequence_numbers, columns.bodies)
-            self.update_complete()
-
-    def update_complete(self) -> None:
-        (self.complete.set if self.checker.is_complete else self.complete.clear)()
-
-
-async def _stop_after(seconds: float, stopping: asyncio.Event) -> None:
-    await asyncio.sleep(seconds)
-    stopping.set()
-
-
-async def _run_until_failure(
-    work: Coroutine[Any, Any, None], reading: list[asyncio.Task[None]]
-) -> None:
-    """Run `work` to its end. Raises the error of a reader that fails before."""
-    working = asyncio.create_task(work)
-    await asyncio.wait((working, *reading), return_when=asyncio.FIRST_COMPLETED)
-    for reader in reading:
-        if reader.done():
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-            await reader
-    await working
-
-
-async def _wait_until_complete(
-    runs: list[_PartitionRun], reading: list[asyncio.Task[None]], patience_s: float
-) -> None:
-    """Wait until all stored events are received. Events that take longer count as lost."""
-
-    async def wait() -> None:
-        for partition_run in runs:
-            partition_run.update_complete()
-            await partition_run.complete.wait()
-
-    with suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
-            await _run_until_failure(wait(), reading)
+            checker.check_received(columns.sequence_numbers, columns.bodies)
+            received.set()
 
 
 # --- checks ---------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,6 +16,7 @@ import typer
 from penstock.cli.events.event_range import (
     EARLIEST,
     LATEST,
+    GroupOption,
     OptionalFromOption,
     Partitions,
     position_before_sequence,
@@ -21,95 +24,84 @@ from penstock.cli.events.event_range import (
     select_partitions,
 )
 from penstock.cli.events.event_sender import QuietOption
-from penstock.cli.events.render import (
-    PIPE_FORMAT,
-    EventRenderer,
-    format_renderer,
-    read_body,
-    terminal_renderer,
-)
-from penstock.cli.events_options import EventsEndpoint, run, run_together, with_events
-from penstock.cli.option_parsers import parse_option
-from penstock.cli.output import Format, OutputFormat, print_message
-from penstock.cli.service_options import HubName, complete_groups
+from penstock.cli.events_options import EventsEndpoint, run, run_beside, with_events
+from penstock.cli.options import option, parse_option
+from penstock.cli.output import TABLE, Format, OutputFormat, print_message
+from penstock.cli.service_options import HubName
 from penstock.cli.stdio import StdoutClosed, StdoutWriter, ignore_broken_pipe
 from penstock.client.event_position import EventPosition
 from penstock.client.retry import RetryPolicy
-from penstock.formats.body_view import escape_line_bytes
+from penstock.formats.amqp_values import display_body, to_json_value
+from penstock.formats.body_view import escape_line, escape_line_bytes
 from penstock.formats.event_record import to_json_lines
+from penstock.formats.event_sections import DATA
 from penstock.formats.event_view import EventView
 from penstock.formats.filters import compile_filter
 from penstock.formats.positions import StartKind, StartPosition
+from penstock.formats.quantities import format_time
 from penstock.kernels import Columns
 from penstock.model.errors import NotFound
 
 if TYPE_CHECKING:
     from penstock.client import EventHubConsumerClient
 
-_QUEUED_MAX = 16  # chunks between the readers and stdout
 _WAIT_S = 3600.0  # a partition without events is not an error
 # A reader waits about a minute and a half for a service that restarts.
 _READ_RETRY = RetryPolicy(retry_total=14, backoff_s=0.5, backoff_max_s=8.0)
 _START_RETRY = RetryPolicy(retry_total=1)  # a service that does not run is reported at once
+_PIPE_FORMAT = "%b"
+_SHOWN_BYTES_MAX = 4096  # bytes of a body in a terminal line
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "e": b"\x1b", "\\": b"\\", "c": b""}
+_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>.)", re.DOTALL)
 
-Chunk = tuple[str, Columns]
 EventTest = Callable[[EventView], bool]
+Cell = Callable[[EventView], bytes]
+# The output for rows of the columns, which came from a partition, in their order.
+EventRenderer = Callable[[Columns, str, Sequence[int]], bytes]
 
-GroupOption = Annotated[
-    str, typer.Option("--group", "-g", help="Consumer group", autocompletion=complete_groups)
-]
 FormatOption = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        metavar="TEXT",
-        help="%p partition, %s sequence number, %o offset, %t time, %T time in ms, %k key, "
+    option(
+        "--format TEXT",
+        "%p partition, %s sequence number, %o offset, %t time, %T time in ms, %k key, "
         "%b body, %S size of the body, %h properties, %c content type; \\n \\t \\0 \\xHH, "
         "\\c no line end",
     ),
 ]
 FilterOption = Annotated[
     EventTest | None,
-    typer.Option(
-        "--filter",
-        metavar="EXPR",
+    option(
+        "--filter EXPR",
+        "Only events for which this is true, such as 'json.temperature > 30'",
         parser=lambda text: parse_option(compile_filter, text),
-        help="Only events for which this is true, such as 'json.temperature > 30'",
     ),
 ]
 
 
-class _TailOptions(msgspec.Struct, frozen=True):
-    hub: str
-    group: str
-    start: StartPosition
-    partitions: list[str] | None
-    count: int | None
-    follow: bool
-    is_selected: EventTest | None
-    template: str | None
-    output: OutputFormat
-    quiet: bool
+@dataclass(frozen=True, kw_only=True)
+class _TailOptions:
+    hub: HubName
+    group: GroupOption = "$Default"
+    from_: OptionalFromOption = None
+    partition: Partitions = None
+    count: Annotated[int | None, option("--count -n N", "Stop after this many events", min=1)] = (
+        None
+    )
+    follow: Annotated[
+        bool, option("--follow/--no-follow", "Wait for new events, or stop at the end")
+    ] = True
+    filter_: FilterOption = None
+    format_: FormatOption = None
+    output: Format = TABLE
+    quiet: QuietOption = False
+
+    @property
+    def start(self) -> StartPosition:
+        return self.from_ or (LATEST if self.follow else EARLIEST)
 
 
 @with_events
-def tail(
-    wire: EventsEndpoint,
-    hub: HubName,
-    group: GroupOption = "$Default",
-    from_: OptionalFromOption = None,
-    partition: Partitions = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many events")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for new events, or stop at the end")
-    ] = True,
-    filter_: FilterOption = None,
-    format_: FormatOption = None,
-    output: Format = OutputFormat.TABLE,
-    quiet: QuietOption = False,
-) -> None:
+def tail(wire: EventsEndpoint, options: _TailOptions) -> None:
     """Show events as they arrive, or stored events.
 
     A terminal gets one line per event, with control characters escaped. A pipe gets the bodies
@@ -120,26 +112,14 @@ def tail(
         penstock tail orders --from earliest -n 10 --format %b
         penstock tail orders --filter 'json.temperature > 30' -o jsonl
     """
-    if format_ is not None and output is not OutputFormat.TABLE:
-        raise typer.BadParameter("--format and -o exclude each other.")
-    if output is OutputFormat.JSON and follow and count is None:
+    if options.format_ is not None:
+        if options.output is not TABLE:
+            raise typer.BadParameter("--format and -o exclude each other.")
+        format_renderer(options.format_, is_terminal=False)  # refuse a bad template now
+    if options.output is OutputFormat.JSON and options.follow and options.count is None:
         raise typer.BadParameter(
             "A JSON list needs an end: add -n or --no-follow, or use -o jsonl."
         )
-    options = _TailOptions(
-        hub=hub,
-        group=group,
-        start=from_ or (LATEST if follow else EARLIEST),
-        partitions=partition,
-        count=count,
-        follow=follow,
-        is_selected=filter_,
-        template=format_,
-        output=output,
-        quiet=quiet,
-    )
-    if format_ is not None:
-        format_renderer(format_, is_terminal=False)  # refuse a bad template before connecting
     try:
         run(_tail(wire, options))
     except KeyboardInterrupt:
@@ -151,58 +131,49 @@ def tail(
 async def _tail(wire: EventsEndpoint, options: _TailOptions) -> None:
     stdout = StdoutWriter()
     printer = _EventPrinter(options, stdout)
+    is_list = options.output is OutputFormat.JSON
     async with (
         wire.consumer(options.hub, options.group, retry=_START_RETRY) as starter,
         wire.consumer(options.hub, options.group, retry=_READ_RETRY) as consumer,
     ):
-        ids = await select_partitions(starter, options.partitions)
-        chunks = (
-            _follow(starter, consumer, options, ids)
-            if options.follow
-            else _read_stored(starter, options, ids)
-        )
-        printing = asyncio.create_task(printer.print_chunks(chunks))
-        try:
-            # The end of the program that reads stdout is noticed also while no event arrives.
-            await asyncio.wait((printing, stdout.gone), return_when=asyncio.FIRST_COMPLETED)
-            if not printing.done():
-                raise StdoutClosed
-        finally:
-            if not printing.done():
-                printing.cancel()
-                await asyncio.gather(printing, return_exceptions=True)
-        await printing
+        ids = await select_partitions(starter, options.partition)
+        if is_list:
+            await stdout.write(b"[")
+        if options.follow:
+            printing = _follow(starter, consumer, printer, ids)
+        else:
+            printing = _print_stored(starter, printer, ids)
+        await run_beside(printing, stdout.wait_closed())
+        if is_list:
+            await stdout.write(b"]\n")
 
 
 class _EventPrinter:
-    """Filters, counts, renders and writes events."""
+    """Filters, counts, renders and writes events. `finished` is set when the requested number of
+    events is written."""
 
     def __init__(self, options: _TailOptions, stdout: StdoutWriter) -> None:
-        self._options = options
+        self.options = options
+        self.finished = asyncio.Event()
         self._stdout = stdout
         self._render = _choose_renderer(options, is_terminal=stdout.is_terminal)
         self._remaining = options.count
         self._is_first = True
 
-    async def print_chunks(self, chunks: AsyncGenerator[Chunk, None]) -> None:
-        """Print until the chunks end or the requested number of events is reached."""
-        is_list = self._options.output is OutputFormat.JSON
-        if is_list:
-            await self._stdout.write(b"[")
-        async with aclosing(chunks):
-            async for partition, columns in chunks:
-                rows = self._select_rows(columns, partition)
-                if rows:
-                    data = self._render(columns, partition, rows)
-                    await self._stdout.write(self._to_list_items(data) if is_list else data)
-                if self._remaining == 0:
-                    break
-        if is_list:
-            await self._stdout.write(b"]\n")
+    async def print(self, columns: Columns, partition: str) -> None:
+        rows = self._select_rows(columns, partition)
+        if rows:
+            data = self._render(columns, partition, rows)
+            if self.options.output is OutputFormat.JSON:
+                data = self._to_list_items(data)
+            # The writer keeps the order of calls, so other partitions have written before.
+            await self._stdout.write(data)
+        if self._remaining == 0:
+            self.finished.set()
 
     def _select_rows(self, columns: Columns, partition: str) -> list[int] | range:
         rows: list[int] | range = range(len(columns.bodies))
-        is_selected = self._options.is_selected
+        is_selected = self.options.filter_
         if is_selected is not None:
             rows = [row for row in rows if is_selected(EventView(columns, partition, row))]
         if self._remaining is not None:
@@ -218,39 +189,41 @@ class _EventPrinter:
 
 
 def _choose_renderer(options: _TailOptions, *, is_terminal: bool) -> EventRenderer:
-    if options.output is not OutputFormat.TABLE:
+    if options.output is not TABLE:
         return to_json_lines
-    if options.template is None and is_terminal:
+    if options.format_ is None and is_terminal:
         return terminal_renderer
-    return format_renderer(options.template or PIPE_FORMAT, is_terminal=is_terminal)
+    return format_renderer(options.format_ or _PIPE_FORMAT, is_terminal=is_terminal)
 
 
-async def _read_stored(
-    consumer: EventHubConsumerClient, options: _TailOptions, ids: list[str]
-) -> AsyncGenerator[Chunk, None]:
+async def _print_stored(
+    consumer: EventHubConsumerClient, printer: _EventPrinter, ids: list[str]
+) -> None:
     """The events that are stored now, partition by partition."""
-    for span in await resolve_ranges(consumer, ids, options.start):
+    for span in await resolve_ranges(consumer, ids, printer.options.start):
         if span.events:
             chunks = consumer.read_range(span.partition, span.first, span.stop - 1)
             async with aclosing(chunks):
                 async for columns in chunks:
-                    yield span.partition, columns
+                    await printer.print(columns, span.partition)
+                    if printer.finished.is_set():
+                        return
 
 
 async def _follow(
     starter: EventHubConsumerClient,
     consumer: EventHubConsumerClient,
-    options: _TailOptions,
+    printer: _EventPrinter,
     ids: list[str],
-) -> AsyncGenerator[Chunk, None]:
+) -> None:
     """The events of all partitions in the order in which they arrive."""
+    options = printer.options
     if options.start.kind in (StartKind.LAST, StartKind.LATEST):
         # Sequence numbers: a reader that is opened again continues and does not skip to the end.
         ranges = await resolve_ranges(starter, ids, options.start)
         starts = [position_before_sequence(span.first) for span in ranges]
     else:
         starts = [EventPosition.from_start(options.start)] * len(ids)
-    queue: asyncio.Queue[Chunk] = asyncio.Queue(_QUEUED_MAX)
     async with AsyncExitStack() as stack:
         readers = [consumer.open_partition(*start) for start in zip(ids, starts, strict=True)]
         await asyncio.gather(*(stack.enter_async_context(reader) for reader in readers))
@@ -260,38 +233,10 @@ async def _follow(
 
         async def read(index: int) -> None:
             while True:
-                columns = await readers[index].receive_columns(_WAIT_S)
-                if columns.bodies:
-                    await queue.put((ids[index], columns))
+                await printer.print(await readers[index].receive_columns(_WAIT_S), ids[index])
 
-        reading = asyncio.create_task(run_together(*(read(index) for index in range(len(ids)))))
-        try:
-            async for chunk in _take_queued(queue, reading):
-                yield chunk
-        finally:
-            reading.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await reading
-
-
-async def _take_queued(
-    queue: asyncio.Queue[Chunk], reading: asyncio.Task[None]
-) -> AsyncGenerator[Chunk, None]:
-    """The chunks of the queue. Raises the error of `reading` when the queue is empty."""
-    while True:
-        if queue.empty():
-            next_chunk = asyncio.create_task(queue.get())
-            try:
-                await asyncio.wait((next_chunk, reading), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not next_chunk.done():
-                    next_chunk.cancel()
-            if not next_chunk.done():
-                await reading
-                return
-            yield next_chunk.result()
-        else:
-            yield queue.get_nowait()
+        finished = printer.finished.wait()
+        await run_beside(finished, *(read(index) for index in range(len(ids))))
 
 
 # --- one event ------------------------------------------------------------------------------------
@@ -301,14 +246,12 @@ async def _take_queued(
 def get(
     wire: EventsEndpoint,
     hub: HubName,
-    partition: Annotated[
-        str, typer.Option("--partition", "-p", metavar="N", help="Partition of the event")
-    ],
-    seq: Annotated[int, typer.Option("--seq", "-s", min=0, help="Sequence number of the event")],
+    partition: Annotated[str, option("--partition -p N", "Partition of the event")],
+    seq: Annotated[int, option("--seq -s N", "Sequence number of the event", min=0)],
     group: GroupOption = "$Default",
     format_: FormatOption = None,
     output: Annotated[
-        OutputFormat | None, typer.Option("-o", "--output", help="json or jsonl: the whole event")
+        OutputFormat | None, option("-o --output", "json or jsonl: the whole event")
     ] = None,
 ) -> None:
     """Print one event.
@@ -320,7 +263,7 @@ def get(
     Examples:
         penstock get orders --partition 0 --seq 123 > body.bin
     """
-    if output is OutputFormat.TABLE or (output is not None and format_ is not None):
+    if output is TABLE or (output is not None and format_ is not None):
         raise typer.BadParameter("-o takes json or jsonl, and excludes --format.")
     is_terminal = sys.stdout.isatty()
     render = None if format_ is None else format_renderer(format_, is_terminal=is_terminal)
@@ -349,3 +292,111 @@ async def _get(wire: EventsEndpoint, hub: str, group: str, partition: str, seq: 
         first, last = state["beginning_sequence_number"], state["last_enqueued_sequence_number"]
         stored = f"it holds {first} to {last}"
     raise NotFound(f"Partition {partition} of '{hub}' has no event {seq}: {stored}.")
+
+
+# --- output ---------------------------------------------------------------------------------------
+#
+# On a terminal, text of an event must not move the cursor, change the title or answer for the user:
+# control characters and characters that change the direction of text are escaped. A pipe gets the
+# bytes unchanged. A body that is an AMQP value or sequence is written as its text.
+
+
+def format_renderer(template: str, *, is_terminal: bool) -> EventRenderer:
+    """The renderer of `--format`. Raises typer.BadParameter for an unknown field or escape."""
+    parts = _parse_template(template, is_terminal=is_terminal)
+    if parts == [_CELLS["b"], b"\n"]:
+        return _render_bodies
+    cells = [part if callable(part) else _constant(part) for part in parts]
+
+    def render(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+        events = [EventView(columns, partition, row) for row in rows]
+        return b"".join([cell(event) for event in events for cell in cells])
+
+    return render
+
+
+def _parse_template(template: str, *, is_terminal: bool) -> list[bytes | Cell]:
+    parts: list[bytes | Cell] = []
+    position = 0
+    for token in _TOKEN.finditer(template):
+        parts.append(template[position : token.start()].encode())
+        position = token.end()
+        if token["field"] is not None:
+            parts.append(_find_cell(token["field"], is_terminal=is_terminal))
+        elif token["hex"] is not None:
+            parts.append(bytes.fromhex(token["hex"]))
+        elif token["escape"] in _ESCAPES:
+            parts.append(_ESCAPES[token["escape"]])
+        else:
+            allowed = "\\n \\t \\r \\0 \\e \\c \\xHH \\\\"
+            raise _template_error(f"\\{token['escape']}", allowed)
+    parts.append(template[position:].encode())
+    # A line end follows unless the template ends with one, with \0 or with \c (no end).
+    if not re.search(r"(?:^|[^\\])(?:\\\\)*\\[n0c]$", template):
+        parts.append(b"\n")
+    return [part for part in parts if part != b""]
+
+
+def _find_cell(field: str, *, is_terminal: bool) -> bytes | Cell:
+    if field == "%":
+        return b"%"
+    cell = _CELLS.get(field)
+    if cell is None:
+        raise _template_error(f"%{field}", " ".join(f"%{name}" for name in (*_CELLS, "%")))
+    if is_terminal and field in "bkhc":
+        return lambda event: escape_line_bytes(cell(event)).encode()
+    return cell
+
+
+def _template_error(token: str, allowed: str) -> typer.BadParameter:
+    return typer.BadParameter(f"There is no '{token}'. Use {allowed}", param_hint="--format")
+
+
+def _constant(value: bytes) -> Cell:
+    return lambda event: value
+
+
+def _render_bodies(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+    bodies = columns.bodies
+    if columns.body_kinds.count(DATA) != len(bodies):
+        bodies = [read_body(EventView(columns, partition, row)) for row in range(len(bodies))]
+    chosen = bodies if len(rows) == len(bodies) else [bodies[row] for row in rows]
+    return b"\n".join(chosen) + b"\n" if chosen else b""
+
+
+def read_body(event: EventView) -> bytes:
+    """The bytes of the body that people read."""
+    return display_body(event.body, event.body_type)
+
+
+_CELLS: dict[str, Cell] = {
+    "p": lambda event: event.partition.encode(),
+    "s": lambda event: b"%d" % event.sequence_number,
+    "o": lambda event: event.offset.encode(),
+    "t": lambda event: format_time(event.enqueued_ms).encode(),
+    "T": lambda event: b"%d" % event.enqueued_ms,
+    "k": lambda event: (event.partition_key or "").encode(),
+    "b": read_body,
+    "S": lambda event: b"%d" % len(event.body),
+    "h": lambda event: msgspec.json.encode(
+        {name: to_json_value(value) for name, value in event.properties.items()}
+    ),
+    "c": lambda event: str(event.fields.get("content-type", "")).encode(),
+}
+
+
+def terminal_renderer(columns: Columns, partition: str, rows: Sequence[int]) -> bytes:
+    """One line per event: position and time, the key, the beginning of the body."""
+    lines = []
+    for row in rows:
+        event = EventView(columns, partition, row)
+        key = event.partition_key
+        shown_key = "" if key is None else f"\x1b[36m{escape_line(key)}\x1b[0m "
+        time = format_time(event.enqueued_ms)[11:-1]
+        position = f"\x1b[2m{partition}:{event.sequence_number} {time}\x1b[0m"
+        body = read_body(event)
+        shown_body = escape_line_bytes(body[:_SHOWN_BYTES_MAX])
+        if len(body) > _SHOWN_BYTES_MAX:
+            shown_body += f"\x1b[2m… {len(body):,} bytes\x1b[0m"
+        lines.append(f"{position} {shown_key}{shown_body}\n")
+    return "".join(lines).encode()

@@ -12,14 +12,8 @@ import typer
 
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    console,
-    format_bytes,
-    print_message,
-    print_record,
-)
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, OutputFormat, console, print_message
 from penstock.cli.service_options import with_data_directory
 
 if TYPE_CHECKING:
@@ -29,8 +23,8 @@ if TYPE_CHECKING:
 @with_data_directory
 def backup(
     data: Path,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory")],
-    output: Format = OutputFormat.TABLE,
+    directory: Annotated[Path, argument("DIR", "A new or empty directory")],
+    output: Format = TABLE,
 ) -> None:
     """Copy a data directory, also while its service runs.
 
@@ -57,15 +51,12 @@ def backup(
 
 
 def restore(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory that `penstock backup` wrote")
-    ],
+    directory: Annotated[Path, argument("DIR", "Directory that `penstock backup` wrote")],
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="New or empty data directory [default: ./penstock-data]"),
+        Path | None, option("DIR", "New or empty data directory [default: ./penstock-data]")
     ] = None,
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create a data directory from a backup.
 
@@ -76,7 +67,7 @@ def restore(
         penstock restore /backups/2026-11-16 --dry-run
         penstock restore /backups/2026-11-16 --data /var/lib/penstock
     """
-    from penstock.cli.service_lookup import ServiceFlags, data_directory
+    from penstock.cli.service_options import ServiceFlags, data_directory
     from penstock.service.backup import check_backup, read_manifest, restore_to
 
     target = data_directory(ServiceFlags(data=data))
@@ -108,7 +99,7 @@ def _print_manifest(
         "size_bytes": sum(file.size for file in manifest.files),
         "damage": len(manifest.findings),
     }
-    print_record(record | changes, output, shown={"size_bytes": format_bytes})
+    output.print_record(record | changes)
 
 
 @contextmanager

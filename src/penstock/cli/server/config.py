@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.command_tree import CommandGroup
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.formats.quantities import format_plural
 
 if TYPE_CHECKING:
@@ -23,28 +24,24 @@ app = CommandGroup("Show, validate and describe the service's configuration.")
 _HIDDEN = "(set, not shown)"
 _SECRETS = ("root_key",)
 
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML, or Config.json [PENSTOCK_CONFIG]")
-]
+Config = Annotated[Path | None, option("FILE", "TOML, or Config.json [PENSTOCK_CONFIG]")]
 
 
 @app.verb()
-def show(config: Config = None, output: Format = OutputFormat.TABLE) -> None:
+def show(config: Config = None, output: Format = TABLE) -> None:
     """What `penstock serve` would run with here, and where each value is from; no secrets.
 
     Examples:
         penstock config show --config penstock.toml
     """
-    print_rows(
-        effective_settings(config), output, title="Configuration", shown={"value": _format_setting}
+    output.print_rows(
+        effective_settings(config), title="Configuration", shown={"value": _format_setting}
     )
 
 
 @app.verb()
 def validate(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="[default: PENSTOCK_CONFIG]")
-    ] = None,
+    file: Annotated[Path | None, argument("FILE", "[default: PENSTOCK_CONFIG]")] = None,
 ) -> None:
     """Check a configuration; exit code 2 and one sentence with the line where it is wrong.
 
@@ -83,9 +80,9 @@ def _check_certificate(settings: Settings) -> None:
 @app.verb()
 def schema(
     json_schema: Annotated[
-        bool, typer.Option("--json-schema", help="A JSON Schema of the file, for editors")
+        bool, option("--json-schema", "A JSON Schema of the file, for editors")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Every setting: its key in the file, its flag, its variable, its default.
 
@@ -113,7 +110,7 @@ def schema(
         }
         for setting in SETTINGS
     ]
-    print_rows(rows, output, title="Settings", shown={"default": _format_setting})
+    output.print_rows(rows, title="Settings", shown={"default": _format_setting})
 
 
 def effective_settings(config: Path | None) -> list[dict[str, object]]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
 from penstock.cli.command_tree import CommandGroup
-from penstock.cli.output import Format, OutputFormat, format_bytes, print_message, print_rows
-from penstock.cli.service_options import AdminSession, with_whole_service
+from penstock.cli.options import argument, option
+from penstock.cli.output import TABLE, Format, format_bytes, print_message
+from penstock.cli.service_options import AdminSession, data_directory, with_whole_service
+from penstock.io.runtime_file import read_runtime
 from penstock.model.errors import DataDirectoryError, PenstockError
 
 if TYPE_CHECKING:
@@ -68,13 +69,12 @@ class SecretRedactor:
 def bundle(
     service: AdminSession,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="New file [default: penstock-debug-TIME.tar.gz]"),
+        Path | None, argument("FILE", "New file [default: penstock-debug-TIME.tar.gz]")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also verify the whole log, which can take long")
+        bool, option("--verify", "Also verify the whole log, which can take long")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Write versions, checks, metrics, entities, connections and file sizes into one archive.
 
@@ -85,8 +85,6 @@ def bundle(
         penstock debug bundle
         penstock debug bundle support.tar.gz --verify
     """
-    from penstock.cli.service_lookup import data_directory
-
     data = data_directory(service.flags)
     redact = SecretRedactor(_find_secrets(service, data))
     target = file or Path(f"penstock-debug-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
@@ -100,7 +98,7 @@ def bundle(
             entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
             rows.append({"file": name, "size_bytes": len(content), "state": redact(state)})
-    print_rows(rows, output, title=str(target), shown={"size_bytes": format_bytes})
+    output.print_rows(rows, title=str(target))
     size = format_bytes(target.stat().st_size)
     print_message(f"Wrote {target} ({size}). It contains no events, keys or tokens.")
 
@@ -117,8 +115,7 @@ def _render_part(part: Part) -> tuple[str, str]:
 
 def _list_parts(service: AdminSession, data: Path, *, verify: bool) -> dict[str, Part]:
     from penstock.cli.server.config import effective_settings
-    from penstock.cli.server.doctor import check_rows
-    from penstock.cli.server.status import fetch
+    from penstock.cli.server.status import check_rows, fetch
 
     def page(path: str) -> Part:
         return lambda: fetch(service.admin, path, timeout_s=_PROBE_S).body.decode(errors="replace")
@@ -167,8 +164,6 @@ def _read_environment() -> object:
 
 
 def _read_redacted_runtime(data: Path) -> object:
-    from penstock.io.runtime_file import read_runtime
-
     runtime = read_runtime(data)
     if runtime is None:
         raise DataDirectoryError(f"No service runs on {data}.")
@@ -215,8 +210,6 @@ def _verify_log(data: Path) -> object:
 
 def _find_secrets(service: AdminSession, data: Path) -> Iterator[str]:
     """Every secret of the data directory, the environment and the service."""
-    from penstock.io.runtime_file import read_runtime
-
     for name in _SECRET_FILES:
         try:
             content = (data / name).read_bytes()[:_SECRET_BYTES_MAX].strip()

@@ -12,7 +12,8 @@ import typer
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun
 from penstock.cli.exit_codes import ExitCode
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.options import argument
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_service
 from penstock.model.errors import ConfigurationError, PenstockError
 
@@ -28,11 +29,9 @@ Row = dict[str, object]
 @app.verb("import")
 def import_(
     service: AdminSession,
-    file: Annotated[
-        Path, typer.Argument(metavar="CONFIG.JSON", help="Configuration file of the emulator")
-    ],
+    file: Annotated[Path, argument("CONFIG.JSON", "Configuration file of the emulator")],
     dry_run: DryRun = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create the event hubs and consumer groups of an emulator's Config.json in a running service.
 
@@ -51,7 +50,7 @@ def import_(
         for hub in namespace.hubs
         for row in _import_hub(service, hub, dry_run=dry_run)
     ]
-    print_rows(rows, output, title=str(file))
+    output.print_rows(rows, title=str(file))
     if dry_run:
         print_message("Dry run: nothing was changed.")
     if any(row["state"] == "refused" for row in rows):

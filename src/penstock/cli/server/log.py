@@ -10,7 +10,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.exit_codes import ExitCode
-from penstock.cli.output import Format, OutputFormat, print_message, print_rows
+from penstock.cli.options import argument
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.formats.quantities import format_time
 from penstock.model.errors import NotFound
 
@@ -23,10 +24,9 @@ app = CommandGroup("Verify and inspect the partition logs on disk.")
 @app.verb()
 def verify(
     directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Data directory or a copy of one; it may be in use"),
+        Path, argument("DIR", "Data directory or a copy of one; it may be in use")
     ] = Path("penstock-data"),
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Verify every checksum, sequence number and index.
 
@@ -51,17 +51,18 @@ def verify(
             rows.append({"hub": names.get(item.hub_id), **msgspec.structs.asdict(item)})
         else:
             findings.append(item)
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         for row in rows:
             hub_id = row.pop("hub_id")
             row["hub"] = row["hub"] or f"{hub_id} (not in the catalog)"
-        print_rows(rows, output, title=f"Partitions in {directory}")
+        shown = {"size_bytes": "{:,}".format}
+        output.print_rows(rows, title=f"Partitions in {directory}", shown=shown)
         for finding in findings:
             word = "LOST" if finding.is_loss else "note"
             partition = _describe_partition(Path(finding.path), names)
             print_message(f"{word}: {partition}{finding.path}: {finding.text}")
     else:
-        print_rows([*rows, *map(msgspec.structs.asdict, findings)], output, title="")
+        output.print_rows([*rows, *map(msgspec.structs.asdict, findings)], title="")
     if any(finding.is_loss for finding in findings):
         raise typer.Exit(ExitCode.FAILED)
     print_message("Every stored event can be read.")
@@ -69,8 +70,8 @@ def verify(
 
 @app.verb()
 def dump(
-    segment: Annotated[Path, typer.Argument(metavar="SEGMENT", help="A segment file (….log)")],
-    output: Format = OutputFormat.TABLE,
+    segment: Annotated[Path, argument("SEGMENT", "A segment file (….log)")],
+    output: Format = TABLE,
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes.
 
@@ -104,7 +105,7 @@ def dump(
         else:
             is_damaged = True
             print_message(f"DAMAGED: {item}")
-    print_rows(rows, output, title=str(segment))
+    output.print_rows(rows, title=str(segment))
     if is_damaged:
         raise typer.Exit(ExitCode.FAILED)
 

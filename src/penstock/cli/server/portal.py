@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.command_tree import CommandGroup
+from penstock.cli.options import argument, option
 from penstock.cli.output import print_message
 from penstock.cli.server.status import fetch
 from penstock.cli.service_options import AdminSession, with_service
@@ -23,9 +24,9 @@ _TIMEOUT_S = 10.0
 def url(
     service: AdminSession,
     sign_in: Annotated[
-        bool, typer.Option("--sign-in", help="A link that signs in once, within 10 minutes")
+        bool, option("--sign-in", "A link that signs in once, within 10 minutes")
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser")] = False,
+    open_: Annotated[bool, option("--open", "Open it in the browser")] = False,
 ) -> None:
     """Print the address of the web portal.
 
@@ -55,8 +56,8 @@ def url(
 
 @app.verb()
 def password(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user")],
-    role: Annotated[Literal["viewer", "operator", "admin"], typer.Option(help="Role")] = "viewer",
+    name: Annotated[str, argument("NAME", "Name of the user")],
+    role: Annotated[Literal["viewer", "operator", "admin"], option("--role", "Role")] = "viewer",
 ) -> None:
     """Print a line for the portal's user file, with the password hashed.
 

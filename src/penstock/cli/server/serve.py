@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import Format, OutputFormat, print_message, print_record, record_table
+from penstock.cli.events_options import run
+from penstock.cli.options import option
+from penstock.cli.output import TABLE, Format, print_message, record_table
 
 if TYPE_CHECKING:
     from penstock.service.config.settings import Settings
@@ -24,42 +26,30 @@ log = logging.getLogger("penstock.serve")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOGGED = ("namespace", "amqp", "amqps", "https", "admin", "portal", "data", "pid")
 
-Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Data directory [default: ./penstock-data]")
-]
-Config = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="TOML file, or the emulator's Config.json")
-]
+Data = Annotated[Path | None, option("DIR", "Data directory [default: ./penstock-data]")]
+Config = Annotated[Path | None, option("FILE", "TOML file, or the emulator's Config.json")]
 PublicHosts = Annotated[
-    list[str] | None,
-    typer.Option("--public-host", metavar="NAME", help="Host name that clients use; repeatable"),
+    list[str] | None, option("--public-host NAME", "Host name that clients use; repeatable")
 ]
 Hubs = Annotated[
-    list[str] | None,
-    typer.Option("--hub", metavar="NAME[:PARTITIONS]", help="Event hub to create if absent"),
+    list[str] | None, option("--hub NAME[:PARTITIONS]", "Event hub to create if absent")
 ]
-Units = Annotated[
-    str | None, typer.Option(metavar="N", help="Throughput units to enforce [default: unlimited]")
-]
+Units = Annotated[str | None, option("N", "Throughput units to enforce [default: unlimited]")]
 Limits = Annotated[
     str | None,
-    typer.Option(
-        metavar="specification|current",
-        help="256 KB publications and 2-32 partitions, or Azure's 1 MB and 1-32 "
+    option(
+        "specification|current",
+        "256 KB publications and 2-32 partitions, or Azure's 1 MB and 1-32 "
         "[default: specification]",
     ),
 ]
 Flush = Annotated[
-    str | None,
-    typer.Option(metavar="disk|os", help="What an acknowledgement waits for [default: disk]"),
+    str | None, option("disk|os", "What an acknowledgement waits for [default: disk]")
 ]
 Json = Annotated[
-    bool | None,
-    typer.Option("--json", help="When ready, print one JSON line with keys and the admin token"),
+    bool | None, option("--json", "When ready, print one JSON line with keys and the admin token")
 ]
-LogLevel = Annotated[
-    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")
-]
+LogLevel = Annotated[str | None, option("LEVEL", "debug, info, warning or error")]
 NoPortal = Annotated[bool | None, typer.Option(" /--no-portal", help="Run without the web portal")]
 
 
@@ -67,19 +57,15 @@ def serve(
     ctx: typer.Context,
     data: Data = None,
     config: Config = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to bind [default: 127.0.0.1]")
-    ] = None,
+    host: Annotated[str | None, option("ADDRESS", "Address to bind [default: 127.0.0.1]")] = None,
     public_hosts: PublicHosts = None,
-    amqp_port: Annotated[int | None, typer.Option(help="Plain AMQP [default: 5672]")] = None,
-    amqps_port: Annotated[int | None, typer.Option(help="AMQP over TLS [default: 5671]")] = None,
-    https_port: Annotated[
-        int | None, typer.Option(help="HTTPS and WebSocket [default: 8443]")
-    ] = None,
+    amqp_port: Annotated[int | None, option("N", "Plain AMQP [default: 5672]")] = None,
+    amqps_port: Annotated[int | None, option("N", "AMQP over TLS [default: 5671]")] = None,
+    https_port: Annotated[int | None, option("N", "HTTPS and WebSocket [default: 8443]")] = None,
     admin_port: Annotated[
-        int | None, typer.Option(help="Health and administration [default: 5300]")
+        int | None, option("N", "Health and administration [default: 5300]")
     ] = None,
-    portal_port: Annotated[int | None, typer.Option(help="Web portal [default: 5380]")] = None,
+    portal_port: Annotated[int | None, option("N", "Web portal [default: 5380]")] = None,
     portal: NoPortal = None,
     hubs: Hubs = None,
     throughput_units: Units = None,
@@ -99,7 +85,6 @@ def serve(
         penstock serve --data /var/lib/penstock --hub orders:8 --throughput-units 4
         penstock serve --config penstock.toml --json
     """
-    from penstock.io.event_loop import new_event_loop
     from penstock.model.clock import SystemClock
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
@@ -107,8 +92,7 @@ def serve(
     # The parameters have the names of the settings; None means that the flag is absent.
     settings = load_settings(flags=ctx.params, environ=os.environ)
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(settings))
+    run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
@@ -225,7 +209,7 @@ def init(
     config: Config = None,
     hubs: Hubs = None,
     throughput_units: Units = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Create or update a data directory without serving it.
 
@@ -235,14 +219,12 @@ def init(
     Examples:
         penstock init --data /var/lib/penstock --hub orders:8
     """
-    from penstock.io.event_loop import new_event_loop
     from penstock.service.config.loader import load_settings
 
     flags = {"data": data, "config": config, "hubs": hubs, "throughput_units": throughput_units}
     settings = load_settings(flags=flags, environ=os.environ)
     is_update = (settings.data / "catalog.sqlite").exists()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runtime = runner.run(_create_data_directory(settings))
+    runtime = run(_create_data_directory(settings))
     record = {
         "data": runtime.data,
         "namespace": runtime.namespace,
@@ -250,7 +232,7 @@ def init(
         "policy": "RootManageSharedAccessKey",
         "ca_file": runtime.ca_file,
     }
-    print_record(record, output)
+    output.print_record(record)
     flag = "" if data is None else f" --data {data}"
     done = "Updated" if is_update else "Created"
     print_message(f"{done} the data directory. Next: penstock serve{flag}")

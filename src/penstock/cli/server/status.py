@@ -1,29 +1,34 @@
-"""`penstock status`, `penstock health`, and requests to the administration port without the API."""
+"""`penstock status`, `health` and `doctor`, and requests to the administration port."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.cli.exit_codes import ExitCode
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.output import Format, OutputFormat, print_message, print_record
-from penstock.cli.service_options import AdminSession, with_whole_service
-from penstock.io.http_client import HttpClient, HttpResponse
-from penstock.model.errors import (
-    InternalError,
-    NotFound,
-    OperationTimedOut,
-    PenstockError,
+from penstock.cli.options import option, parse_seconds
+from penstock.cli.output import TABLE, Format, print_message
+from penstock.cli.service_options import (
+    AdminEndpoint,
+    AdminSession,
+    data_directory,
+    with_data_directory,
+    with_whole_service,
 )
+from penstock.io.http_client import HttpClient, HttpResponse
+from penstock.io.runtime_file import read_runtime
+from penstock.model.errors import InternalError, NotFound, OperationTimedOut, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_lookup import AdminEndpoint
+    from penstock.service.readiness import Finding
 
 _PROBE_S = 5.0
+_DOCTOR_PROBE_S = 10.0
 _EVERY_S = 0.2
 _RUNTIME_FIELDS = ("amqp", "amqps", "https", "portal", "data", "pid")
 
@@ -42,7 +47,7 @@ class ReadyAnswer(NamedTuple):
 
 
 @with_whole_service
-def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def status(service: AdminSession, output: Format = TABLE) -> None:
     """Show what runs and whether it is ready.
 
     Exit code 0 when every part is ready, 1 when one is not, 3 when no service is known.
@@ -60,8 +65,8 @@ def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
         "warnings": readiness.body.get("warnings", []),
         **_count_entities(service),
     }
-    print_record(
-        record, output, shown={"checks": _format_checks, "warnings": _format_lines, "pid": str}
+    output.print_record(
+        record, shown={"checks": _format_checks, "warnings": _format_lines, "pid": str}
     )
     if not readiness.is_ready:
         raise typer.Exit(ExitCode.FAILED)
@@ -70,10 +75,8 @@ def status(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
 @with_whole_service
 def health(
     service: AdminSession,
-    wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait up to this time until it is ready")
-    ] = None,
-    output: Format = OutputFormat.TABLE,
+    wait: Annotated[str | None, option("TIME", "Wait up to this time until it is ready")] = None,
+    output: Format = TABLE,
 ) -> None:
     """Check that the service is ready, or wait until it is.
 
@@ -89,8 +92,8 @@ def health(
         readiness = probe_readiness(service.admin, timeout_s=_PROBE_S)
     else:
         readiness = _wait_until_ready(service, wait_s)
-    if output is not OutputFormat.TABLE:
-        print_record(readiness.body, output)
+    if output is not TABLE:
+        output.print_record(readiness.body)
     else:
         print_message(f"{service.admin.url}: {readiness.body.get('status')}")
         for problem in readiness.problems:
@@ -144,8 +147,6 @@ def _wait_until_ready(service: AdminSession, wait_s: float) -> ReadyAnswer:
 
 def _read_runtime_fields(service: AdminSession) -> dict[str, object]:
     """What runtime.json adds, if it is the file of this service."""
-    from penstock.cli.service_lookup import data_directory
-    from penstock.io.runtime_file import read_runtime
 
     try:
         runtime = read_runtime(data_directory(service.flags)) or {}
@@ -178,3 +179,73 @@ def _format_checks(value: object) -> str:
 
 def _format_lines(value: object) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) and value else "none"
+
+
+# --- doctor ---------------------------------------------------------------------------------------
+
+
+@with_data_directory
+def doctor(
+    data: Path,
+    config: Annotated[
+        Path | None, option("FILE", "Configuration file [default: PENSTOCK_CONFIG]")
+    ] = None,
+    output: Format = TABLE,
+) -> None:
+    """Find problems of the service and of this machine.
+
+    It checks the service, ports, certificate, clock, disk and checkpoints: the checks of `/ready`,
+    and some that take longer. Exit code 1 when a check fails.
+
+    Examples:
+        penstock doctor
+        penstock doctor --data /var/lib/penstock --config penstock.toml
+    """
+    rows = check_rows(data, config)
+    output.print_rows(rows, title="penstock doctor")
+    if any(row["state"] == "fail" for row in rows):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def check_rows(data: Path, config: Path | None = None) -> list[dict[str, object]]:
+    """One row per check of a data directory, its service and this machine."""
+    from penstock.service.diagnostics import check_data, check_environment
+
+    runtime = read_runtime(data)
+    findings = list(check_environment(data, config, runtime))
+    if runtime is not None:
+        findings += _check_running_service(runtime, {finding.check for finding in findings})
+    findings += check_data(data, runtime)
+    return [
+        {"check": finding.check, "state": finding.state.value, "seen": finding.text}
+        for finding in findings
+    ]
+
+
+def _check_running_service(
+    runtime: Mapping[str, object], checked: Collection[str]
+) -> Iterator[Finding]:
+    """The checks that the service reports, except those of `checked`."""
+    from penstock.service.readiness import Finding, State
+
+    admin = AdminEndpoint(str(runtime["admin"]), None, str(runtime["ca_file"]), None)
+    try:
+        is_ready, body = probe_readiness(admin, timeout_s=_DOCTOR_PROBE_S)
+    except PenstockError as error:
+        yield Finding("ready", State.FAIL, str(error))
+        return
+    yield Finding("ready", State.OK if is_ready else State.FAIL, str(body.get("status")))
+    for name, value in body.get("checks", {}).items():
+        if name not in checked and value != "warning":
+            is_fine = value in ("ok", "off", "starting")
+            yield Finding(name, State.OK if is_fine else State.FAIL, str(value))
+    for text in body.get("warnings", []):
+        yield Finding("warning", State.WARN, str(text))
+    passes = body.get("passes", {})
+    if passes:
+        ages = (f"{name} {_format_age(seconds)}" for name, seconds in passes.items())
+        yield Finding("last passes", State.OK, ", ".join(ages))
+
+
+def _format_age(seconds: object) -> str:
+    return f"{seconds:,.0f} s ago" if isinstance(seconds, int | float) else "never"

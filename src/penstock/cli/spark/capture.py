@@ -12,16 +12,8 @@ import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.confirm import DryRun, Yes, confirm
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.output import (
-    Format,
-    OutputFormat,
-    format_seconds,
-    print_message,
-    print_record,
-    print_result,
-    print_rows,
-)
+from penstock.cli.options import argument, option, parse_seconds
+from penstock.cli.output import TABLE, Format, format_seconds, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
@@ -48,18 +40,15 @@ _COLUMNS = (
 )
 
 Config = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The service's configuration, for credentials [PENSTOCK_CONFIG]"
-    ),
+    Path | None, option("FILE", "The service's configuration, for credentials [PENSTOCK_CONFIG]")
 ]
 
 
 @app.verb()
 def status(
     service: AdminSession,
-    hub: Annotated[str | None, typer.Argument(metavar="HUB", help="Only this one")] = None,
-    output: Format = OutputFormat.TABLE,
+    hub: Annotated[str | None, argument("HUB", "Only this one")] = None,
+    output: Format = TABLE,
 ) -> None:
     """Show state, backlog, last file and last error of Capture.
 
@@ -71,17 +60,12 @@ def status(
     if hub is not None and not rows:
         service.client.hub(service.namespace, hub)  # raises NotFound, unless never captured
     if hub is not None and rows:
-        print_record(rows[0], output, shown={"backlog_seconds": format_seconds})
+        output.print_record(rows[0])
         return
-    print_rows(
-        rows,
-        output,
-        title="Captured event hubs",
-        columns=_COLUMNS,
-        shown={"backlog_seconds": format_seconds},
-        elided=("destination", "last_error"),
+    output.print_rows(
+        rows, title="Captured event hubs", columns=_COLUMNS, elided=("destination", "last_error")
     )
-    if output is OutputFormat.TABLE:
+    if output is TABLE:
         for row in rows:
             if row["last_error"]:  # the table shortens it
                 print_message(f"{row['hub']}: {row['last_error']}")
@@ -92,27 +76,17 @@ def enable(
     service: AdminSession,
     hub: HubName,
     destination: Annotated[
-        str | None, typer.Option(metavar="NAME", help="One of the configuration's destinations")
+        str | None, option("NAME", "One of the configuration's destinations")
     ] = None,
-    container: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Container or directory in it")
-    ] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Close a window after this time: 1m to 15m")
-    ] = "5m",
-    size: Annotated[
-        str, typer.Option(metavar="SIZE", help="or at this size: 10MB to 500MB")
-    ] = "300MB",
-    encoding: Annotated[
-        str, typer.Option(metavar="FORMAT", help="avro, avro-deflate or parquet")
-    ] = "avro",
-    name_format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="All nine tokens, in any order")
-    ] = None,
+    container: Annotated[str | None, option("NAME", "Container or directory in it")] = None,
+    interval: Annotated[str, option("TIME", "Close a window after this time: 1m to 15m")] = "5m",
+    size: Annotated[str, option("SIZE", "or at this size: 10MB to 500MB")] = "300MB",
+    encoding: Annotated[str, option("FORMAT", "avro, avro-deflate or parquet")] = "avro",
+    name_format: Annotated[str | None, option("FORMAT", "All nine tokens, in any order")] = None,
     skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="No file for a window without events")
+        bool, option("--skip-empty", "No file for a window without events")
     ] = False,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Capture an event hub from the next event on, or change how it is captured.
 
@@ -150,7 +124,7 @@ def enable(
         f"closes after {format_seconds(status.interval_seconds)} or "
         f"{status.size_limit_bytes:,} bytes."
     )
-    print_result(message, _status_row(status), output)
+    output.print_result(message, _status_row(status))
 
 
 @app.verb()
@@ -177,9 +151,9 @@ def backfill(
     service: AdminSession,
     hub: HubName,
     since: Annotated[
-        str, typer.Option("--from", metavar="POSITION", help="earliest, a number, an ISO time")
+        str, option("--from POSITION", "earliest, a number, an ISO time")
     ] = "earliest",
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Capture retained events from before Capture was switched on.
 
@@ -191,8 +165,8 @@ def backfill(
     print_message(
         f"{count:,} older events of '{hub}' are captured now; see 'penstock capture status'."
     )
-    if output is not OutputFormat.TABLE:
-        print_rows(rows, output, title="Partitions")
+    if output is not TABLE:
+        output.print_rows(rows, title="Partitions")
 
 
 @app.verb()
@@ -201,9 +175,9 @@ def verify(
     hub: HubName,
     config: Config = None,
     connection_string: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Read the log with this connection string")
+        str | None, option("TEXT", "Read the log with this connection string")
     ] = None,
-    output: Format = OutputFormat.TABLE,
+    output: Format = TABLE,
 ) -> None:
     """Compare log and files, event by event; exit code 1 when they differ.
 
@@ -221,7 +195,7 @@ def verify(
         expected=[*_expected_ranges(service, status)],
         ranges=_range_settings(service, status.hub, connection_string),
     )
-    print_record(result.row(), output)
+    output.print_record(result.row())
     for line in [*warnings, *result.problems][:20]:
         print_message(line)
     if not result.is_fine:
@@ -241,24 +215,15 @@ def compact(
     service: AdminSession,
     hub: HubName,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL",
-        ),
+        str, option("PLACE", "Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL")
     ],
     since: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="From the hour of this time on (UTC)"),
+        str | None, option("--from TIME", "From the hour of this time on (UTC)")
     ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Up to the hour that ends then or later"),
-    ] = None,
+    until: Annotated[str | None, option("TIME", "Up to the hour that ends then or later")] = None,
     config: Config = None,
-    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark's")] = "local[*]",
-    output: Format = OutputFormat.TABLE,
+    master: Annotated[str, option("MASTER", "Spark's")] = "local[*]",
+    output: Format = TABLE,
 ) -> None:
     """Merge captured files into Parquet, one directory per hour (Spark).
 
@@ -281,7 +246,7 @@ def compact(
     )
     for line in warnings:
         print_message(line)
-    print_rows(rows, output, title=f"Files in {target.url}")
+    output.print_rows(rows, title=f"Files in {target.url}")
     count = sum(int(row["events"]) for row in rows)
     print_message(f"{count:,} events of '{status.hub}' are in {target.url}, by hour.")
 
@@ -291,11 +256,10 @@ def run(
     service: AdminSession,
     config: Config = None,
     state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Checkpoints and spool [PENSTOCK_CAPTURE_STATE]"),
+        Path | None, option("DIR", "Checkpoints and spool [PENSTOCK_CAPTURE_STATE]")
     ] = None,
     master: Annotated[
-        str | None, typer.Option(metavar="MASTER", help="Spark's [default: the configuration's]")
+        str | None, option("MASTER", "Spark's [default: the configuration's]")
     ] = None,
 ) -> None:
     """Run the capture job here. `penstock serve` starts one by itself; only one may run.
@@ -305,8 +269,7 @@ def run(
     """
     from penstock.cli.spark.capture_job import run_job
 
-    ca_file = service.admin.ca_file
-    run_job(service.client, ca_file=ca_file, config=config, state=state, master=master)
+    run_job(service, config=config, state=state, master=master)
 
 
 def _statuses(service: AdminSession, hub: str | None) -> list[CaptureStatus]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.output import print_message
+from penstock.cli.spark.pipeline import StopSignals
 from penstock.io.files import lock_file, make_private
 from penstock.model.clock import SystemClock
 from penstock.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.management.client import ManagementClient
+    from penstock.cli.service_options import AdminSession
 
 STATE = "PENSTOCK_CAPTURE_STATE"
 AMQP = "PENSTOCK_CAPTURE_AMQP"
@@ -25,22 +26,17 @@ _STATE_DEFAULT = "penstock-capture"
 
 
 def run_job(
-    client: ManagementClient,
-    *,
-    ca_file: str | None,
-    config: Path | None,
-    state: Path | None,
-    master: str | None,
+    service: AdminSession, *, config: Path | None, state: Path | None, master: str | None
 ) -> None:
     """Run until SIGTERM or Ctrl-C. Raises PenstockError when it cannot start."""
     from penstock.service import logging_setup
     from penstock.service.config.loader import load_settings
-    from penstock.service.config.settings import Settings, destinations_of
+    from penstock.service.config.settings import destinations_of
     from penstock.spark.capture.announcements import NotificationTarget
     from penstock.spark.capture.job import CaptureJob
     from penstock.spark.capture.run_query import CaptureJobSettings
 
-    settings: Settings = load_settings(flags={"config": config}, environ=os.environ)
+    settings = load_settings(flags={"config": config}, environ=os.environ)
     logging_setup.set_up(settings.log_level, SystemClock().monotonic_ms)
     for logger in ("azure", "adlfs", "py4j", "botocore"):
         logging.getLogger(logger).setLevel(logging.WARNING)
@@ -55,80 +51,57 @@ def run_job(
         if notify is None
         else NotificationTarget(url=notify.url, hub=notify.hub, format=notify.format),
         amqp=os.environ.get(AMQP),
-        ca_file=ca_file,
+        ca_file=service.admin.ca_file,
         master=master or capture.master,
     )
-    stopping = StopSignals()
-    stopping.claim()
     with (
+        _stop_on_signal() as stopping,
         _lock_state(directory),
-        _CaptureSpark(job_settings.master, capture.spark, directory) as spark,
+        _capture_spark(job_settings.master, capture.spark, directory) as start_session,
     ):
-        CaptureJob(job_settings, client, spark.session).run(stopping.wait)
+        CaptureJob(job_settings, service.client, start_session).run(stopping.wait)
 
 
-class StopSignals:
-    """The job's stop request: SIGTERM or Ctrl-C. A handler interrupts the main thread anywhere,
-    also while it holds the lock of an Event; a SimpleQueue is reentrant."""
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM or Ctrl-C sets."""
+    stopping = threading.Event()
 
-    def __init__(self) -> None:
-        self._signals: SimpleQueue[int] = SimpleQueue()
-        self._is_set = False
+    def ask_to_stop() -> bool:
+        stopping.set()
+        return False
 
-    def claim(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.on_signal)
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals.put(number)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds. Returns whether a signal came."""
-        if not self._is_set:
-            with contextlib.suppress(Empty):
-                self._signals.get(timeout=timeout)
-                self._is_set = True
-        return self._is_set
+    with StopSignals(print_message) as signals:
+        signals.forward(ask_to_stop)
+        yield stopping
 
 
-class _CaptureSpark:
-    """A session that starts at the first request, with Spark's log in a file."""
+@contextlib.contextmanager
+def _capture_spark(
+    master: str, own_conf: dict[str, str], state: Path
+) -> Iterator[Callable[[], Any]]:
+    """A function that starts a session at its first call, with Spark's log in a file."""
+    log = state / "spark.log"
+    make_private(log)
+    with contextlib.ExitStack() as stack:
 
-    def __init__(self, master: str, conf: dict[str, str], state: Path) -> None:
-        self._master = master
-        self._conf = conf
-        self._log = state / "spark.log"
-        make_private(self._log)
-        self._local = state / "local"
-        self._stack = contextlib.ExitStack()
-        self._session: Any = None
+        @functools.cache
+        def start_session() -> Any:
+            from penstock.spark.capture.job import SPARK_CONF
+            from penstock.spark.idle_daemon import forget_pandas, write_python
+            from penstock.spark.launcher import JvmLauncher
 
-    def __enter__(self) -> _CaptureSpark:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def session(self) -> Any:
-        from penstock.spark.capture.job import SPARK_CONF
-        from penstock.spark.idle_daemon import forget_pandas, write_python
-        from penstock.spark.launcher import JvmLauncher
-
-        if self._session is None:
             forget_pandas()
-            if self._master.startswith("local"):  # machines of a cluster have no such file
-                script = str(write_python(self._log.parent))
+            if master.startswith("local"):  # machines of a cluster have no such file
+                script = str(write_python(state))
                 for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
                     os.environ.setdefault(name, script)
-            conf = {"spark.local.dir": str(self._local), **SPARK_CONF, **self._conf}
-            logging.getLogger("penstock.capture").info(
-                "capture_spark_starting master=%s", self._master
-            )
-            launcher = JvmLauncher(
-                app_name="penstock-capture", master=self._master, conf=conf, log=self._log
-            )
-            self._session = self._stack.enter_context(launcher).start()
-        return self._session
+            conf = {"spark.local.dir": str(state / "local"), **SPARK_CONF, **own_conf}
+            logging.getLogger("penstock.capture").info("capture_spark_starting master=%s", master)
+            launcher = JvmLauncher(app_name="penstock-capture", master=master, conf=conf, log=log)
+            return stack.enter_context(launcher).start()
+
+        yield start_session
 
 
 @contextlib.contextmanager

@@ -5,126 +5,100 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from queue import SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from penstock.cli.command_tree import CommandGroup
 from penstock.cli.events_options import EventsEndpoint, with_events
-from penstock.cli.option_parsers import parse_seconds
-from penstock.cli.output import Format, OutputFormat, format_seconds, print_message, print_rows
+from penstock.cli.options import argument, option, parse_seconds
+from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
-from penstock.cli.spark.job_reporter import report_job
-from penstock.cli.spark.stop_signals import stop_signals
-from penstock.model.errors import ConfigurationError
+from penstock.model.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.cli.spark.pipeline_display import PipelineDisplay
+    from penstock.management.client import ManagementClient
     from penstock.spark.pipelines.pipeline_file import PipelineFile, PipelineHubs, ShowRows
-    from penstock.spark.pipelines.runner import RunSettings
+    from penstock.spark.pipelines.runner import PipelineRun, RunSettings
 
 app = CommandGroup("Stream processing on Spark.")
 
 _SETTING = re.compile(r"spark\.[A-Za-z0-9_.\-]+")
 _RESTARTS_MAX = 1_000_000
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS_JOIN_S = 5.0
+_REPORT_INTERVAL_S = 5.0
+_REPORT_TIMEOUT_S = 5.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_NAME_MAX, _TEXT_MAX, _ERROR_MAX = 128, 512, 4096
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _LOCAL_REMOTE = re.compile(r"local|sc://(localhost|127\.0\.0\.1|\[::1\])(?![^:/;])")
-_SparkOption = partial(typer.Option, rich_help_panel="Spark")
+_spark_option = partial(option, rich_help_panel="Spark")
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Defines pipeline()")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of pipeline(); repeatable"),
-]
-Name = Annotated[
-    str | None, typer.Option(help="Name of the job and its queries [default: the file's]")
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Store progress here; without it a new run starts over"),
-]
-From = Annotated[
-    str,
-    typer.Option("--from", metavar="POSITION", help="Where a new query begins: earliest, latest"),
-]
-Group = Annotated[str, typer.Option("--group", "-g", help="Consumer group")]
-Trigger = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Interval between batches [default: 1s]")
-]
-AvailableNow = Annotated[
-    bool, typer.Option("--available-now", help="Process the events that exist, then end")
-]
-Restart = Annotated[
-    str, typer.Option(metavar="TIMES", help="Restarts after a failure: a number, or always")
-]
-StopTimeout = Annotated[
-    str, typer.Option(metavar="TIME", help="How long a stop waits for the batch to end")
-]
-Master = Annotated[
-    str | None, _SparkOption(metavar="URL", help="local[*] (default), spark://, yarn, k8s://")
-]
-Remote = Annotated[
-    str | None, _SparkOption(metavar="URL", help="A Spark Connect server: sc://HOST:PORT")
-]
-Conf = Annotated[
-    list[str] | None,
-    _SparkOption(metavar="spark.NAME=VALUE", help="A setting of Spark; repeatable"),
-]
-SparkLog = Annotated[
-    str | None, _SparkOption(metavar="FILE|-", help="File for Spark's own log; -: stderr")
-]
-Every = Annotated[
-    str, typer.Option(metavar="TIME", help="Interval between lines, without a terminal")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Rows and errors only")]
+@dataclass(kw_only=True)
+class _PipelineOptions:
+    file: Annotated[Path, argument("FILE", "Defines pipeline()")]
+    set_: Annotated[
+        list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
+    ] = None
+    name: Annotated[
+        str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
+    ] = None
+    checkpoint: Annotated[
+        str | None, option("DIR", "Store progress here; without it a new run starts over")
+    ] = None
+    from_: Annotated[
+        str, option("--from POSITION", "Where a new query begins: earliest, latest")
+    ] = "latest"
+    group: Annotated[str, option("--group -g TEXT", "Consumer group")] = "$Default"
+    trigger: Annotated[str | None, option("TIME", "Interval between batches [default: 1s]")] = None
+    available_now: Annotated[
+        bool, option("--available-now", "Process the events that exist, then end")
+    ] = False
+    restart: Annotated[str, option("TIMES", "Restarts after a failure: a number, or always")] = "0"
+    stop_timeout: Annotated[str, option("TIME", "How long a stop waits for the batch to end")] = (
+        "60s"
+    )
+    master: Annotated[
+        str | None, _spark_option("URL", "local[*] (default), spark://, yarn, k8s://")
+    ] = None
+    remote: Annotated[
+        str | None, _spark_option("URL", "A Spark Connect server: sc://HOST:PORT")
+    ] = None
+    conf: Annotated[
+        list[str] | None, _spark_option("spark.NAME=VALUE", "A setting of Spark; repeatable")
+    ] = None
+    spark_log: Annotated[
+        str | None, _spark_option("FILE|-", "File for Spark's own log; -: stderr")
+    ] = None
+    every: Annotated[str, option("TIME", "Interval between lines, without a terminal")] = "10s"
+    output: Format = TABLE
+    quiet: Annotated[bool, option("--quiet -q", "Rows and errors only")] = False
 
-
-class _PipelineOptions(NamedTuple):
-    endpoint: EventsEndpoint
-    file: PipelineFile
-    settings: RunSettings
-    reading: dict[str, str]
-    checkpoint: str | None
-    master: str | None
-    remote: str | None
-    conf: dict[str, str]
-    spark_log: str | None
-
-    @property
-    def where(self) -> str:
-        return self.master or self.remote or "local[*]"
+    def __post_init__(self) -> None:
+        """Raises typer.BadParameter."""
+        self.spark_conf = _parse_pairs(self.conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
+        self.chosen_master = self.master or self.spark_conf.get("spark.master")
 
 
 @app.verb(options=with_events)
-def run(
-    wire: EventsEndpoint,
-    file: File,
-    set_: Set = None,
-    name: Name = None,
-    checkpoint: Checkpoint = None,
-    from_: From = "latest",
-    group: Group = "$Default",
-    trigger: Trigger = None,
-    available_now: AvailableNow = False,
-    restart: Restart = "0",
-    stop_timeout: StopTimeout = "60s",
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-    spark_log: SparkLog = None,
-    every: Every = "10s",
-    output: Format = OutputFormat.TABLE,
-    quiet: Quiet = False,
-) -> None:
+def run(wire: EventsEndpoint, options: _PipelineOptions) -> None:
     """Run a Structured Streaming job with a session and a source for the service.
 
     The file defines `def pipeline(spark, hubs)` and returns what is to run (docs/pipelines.md).
@@ -134,76 +108,70 @@ def run(
         penstock pipeline run windows.py --checkpoint checkpoints/windows
         penstock pipeline run windows.py --set device=a --from earliest --available-now
     """
-    from penstock.cli.spark.pipeline_display import display
+    from penstock.cli.spark.pipeline_display import open_display
     from penstock.spark.pipelines.pipeline_file import PipelineFile
     from penstock.spark.pipelines.runner import RunSettings
 
-    spark_conf = _parse_pairs(conf, "--conf", what="spark.NAME=VALUE", form=_SETTING)
-    if master is not None and remote is not None:
+    if options.master is not None and options.remote is not None:
         raise typer.BadParameter("--master and --remote exclude each other.")
-    if trigger is not None and available_now:
+    if options.trigger is not None and options.available_now:
         raise typer.BadParameter("--trigger and --available-now exclude each other.")
-    interval_ms = round(parse_seconds(trigger or "1s", option="--trigger") * 1000)
-    every_s = parse_seconds(every, option="--every")
+    interval_ms = round(parse_seconds(options.trigger or "1s", option="--trigger") * 1000)
+    every_s = parse_seconds(options.every, option="--every")
     settings = RunSettings(
-        name=name or file.stem,
-        arguments=_parse_pairs(set_, "--set", what="NAME=VALUE"),
+        name=options.name or options.file.stem,
+        arguments=_parse_pairs(options.set_, "--set", what="NAME=VALUE"),
         trigger={"availableNow": True}
-        if available_now
+        if options.available_now
         else {"processingTime": f"{interval_ms} milliseconds"},
-        is_trigger_forced=available_now or trigger is not None,
-        restarts_max=_parse_restarts(restart),
-        stop_s=parse_seconds(stop_timeout, option="--stop-timeout"),
+        is_trigger_forced=options.available_now or options.trigger is not None,
+        restarts_max=_parse_restarts(options.restart),
+        stop_s=parse_seconds(options.stop_timeout, option="--stop-timeout"),
     )
-    pipeline = PipelineFile(file)
+    pipeline = PipelineFile(options.file)
     pipeline.check_names(settings.arguments)
-    options = _PipelineOptions(
-        endpoint=wire,
-        file=pipeline,
-        settings=settings,
-        reading={"startingPosition": from_, "consumerGroup": group},
-        checkpoint=checkpoint,
-        master=master or spark_conf.get("spark.master"),
-        remote=remote,
-        conf=spark_conf,
-        spark_log=spark_log,
-    )
-    with display(output, every_s=every_s, is_quiet=quiet) as shown:
-        _run(options, shown)
+    shown = open_display(options.output, every_s=every_s, is_quiet=options.quiet)
+    with closing(shown):
+        _run(wire, options, pipeline, settings, shown)
 
 
 @app.verb("list", options=with_whole_service)
-def list_(service: AdminSession, output: Format = OutputFormat.TABLE) -> None:
+def list_(service: AdminSession, output: Format = TABLE) -> None:
     """List the jobs that reported to the service: pipelines, Capture.
 
     Examples:
         penstock pipeline list
     """
     columns = ("name", "kind", "state", "rows_per_second", "lag_events", "batch_seconds", "master")
-    shown = {"batch_seconds": format_seconds, "rows_per_second": _format_rate}
-    print_rows(service.client.jobs(), output, title="Jobs", columns=columns, shown=shown)
+    output.print_rows(service.client.jobs(), title="Jobs", columns=columns)
 
 
-def _run(options: _PipelineOptions, shown: PipelineDisplay) -> None:
+def _run(
+    wire: EventsEndpoint,
+    options: _PipelineOptions,
+    file: PipelineFile,
+    settings: RunSettings,
+    shown: PipelineDisplay,
+) -> None:
     _check_packages(options.remote)
     from penstock.spark.launcher import JvmLauncher
     from penstock.spark.pipelines.runner import PipelineRun
 
-    name = options.settings.name
+    name, where = settings.name, options.chosen_master or options.remote or "local[*]"
     with ExitStack() as stack:
-        signals = stack.enter_context(stop_signals(shown.show_message))
+        signals = stack.enter_context(StopSignals(shown.show_message))
         scratch = Path(tempfile.mkdtemp(prefix="penstock-pipeline-"))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         log = None
         if options.spark_log != "-":
             log = Path(options.spark_log) if options.spark_log else scratch / "spark.log"
-        reporter = stack.enter_context(report_job(name, options.where, options.endpoint))
-        _prepare_environment(options)
-        shown.show_starting(name, options.where)
+        reporter = stack.enter_context(report_job(name, where, wire))
+        _prepare_environment(wire, str(file.path.parent))
+        shown.show_starting(name, where)
         launcher = stack.enter_context(
             JvmLauncher(
                 app_name=f"penstock {name}",
-                master=options.master,
+                master=options.chosen_master,
                 remote=options.remote,
                 conf=_with_checkpoint(options, scratch),
                 log=log,
@@ -213,22 +181,20 @@ def _run(options: _PipelineOptions, shown: PipelineDisplay) -> None:
         def start_spark() -> SparkSession:
             spark = launcher.start()
             ui_url = None if options.remote is not None else spark.sparkContext.uiWebUrl
-            if reporter is not None:
-                reporter.ui_url = ui_url or ""
+            reporter.ui_url = ui_url or ""
             signals.install()  # again: Spark's own handler would cancel the batch
             shown.show_started(ui_url, options.checkpoint)
             return spark
 
         pipeline = PipelineRun(
             start_spark(),
-            options.file,
-            options.settings,
+            file,
+            settings,
             shown,
-            hubs=partial(_make_hubs, options),
+            hubs=partial(_make_hubs, wire, options),
             restart_spark=start_spark if options.remote is None else None,
         )
-        if reporter is not None:
-            reporter.run = pipeline
+        reporter.run = pipeline
         signals.forward(pipeline.ask_to_stop)
         try:
             pipeline.run()
@@ -279,15 +245,14 @@ def _check_packages(remote: str | None) -> None:
             )
 
 
-def _prepare_environment(options: _PipelineOptions) -> None:
+def _prepare_environment(wire: EventsEndpoint, folder: str) -> None:
     """Pass the connection to the JVM, and through it to the source's processes, by the environment:
     other users can see command-line arguments."""
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE
 
-    os.environ[CONNECTION_VARIABLE] = options.endpoint.connection_string
-    if options.endpoint.data is not None:
-        os.environ["PENSTOCK_DATA"] = str(options.endpoint.data.absolute())
-    folder = str(options.file.path.parent)
+    os.environ[CONNECTION_VARIABLE] = wire.connection_string
+    if wire.data is not None:
+        os.environ["PENSTOCK_DATA"] = str(wire.data.absolute())
     if folder not in sys.path:
         sys.path.insert(0, folder)  # modules beside the file can be imported, as by python FILE.py
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -301,32 +266,161 @@ def _with_checkpoint(options: _PipelineOptions, scratch: Path) -> dict[str, str]
     if checkpoint is not None:
         if remote is None and "://" not in checkpoint:
             checkpoint = Path(checkpoint).absolute().as_uri()
-        return {_CHECKPOINT: checkpoint, **options.conf}
-    if _CHECKPOINT not in options.conf and remote and not _LOCAL_REMOTE.match(remote):
+        return {_CHECKPOINT: checkpoint, **options.spark_conf}
+    if _CHECKPOINT not in options.spark_conf and remote and not _LOCAL_REMOTE.match(remote):
         raise ConfigurationError(
             "--remote needs --checkpoint: a directory that the server can write to, as the "
             "server names it."
         )
     # For this run only: a query that is restarted continues where it was.
-    return {_CHECKPOINT: (scratch / "checkpoints").as_uri(), **options.conf}
+    return {_CHECKPOINT: (scratch / "checkpoints").as_uri(), **options.spark_conf}
 
 
-def _make_hubs(options: _PipelineOptions, spark: SparkSession, show: ShowRows) -> PipelineHubs:
-    from penstock.client import parse_connection_string
+def _make_hubs(
+    wire: EventsEndpoint, options: _PipelineOptions, spark: SparkSession, show: ShowRows
+) -> PipelineHubs:
     from penstock.spark.pipelines.pipeline_file import CONNECTION_VARIABLE, PipelineHubs
 
-    endpoint, is_remote = options.endpoint, options.remote is not None
-    connection: dict[str, Any] = {"operationTimeout": f"{endpoint.timeout_s:g}s"}
+    is_remote = options.remote is not None
+    connection: dict[str, Any] = {"operationTimeout": f"{wire.timeout_s:g}s"}
     if is_remote:
-        connection["connectionString"] = endpoint.connection_string
+        connection["connectionString"] = wire.connection_string
     else:
         connection["connectionString.env"] = CONNECTION_VARIABLE
-    if endpoint.ca_file and parse_connection_string(endpoint.connection_string).tls:
-        connection["tls.caFile"] = endpoint.ca_file
-    if endpoint.websocket:
+    if wire.resolved_ca_file and wire.endpoint.tls:
+        connection["tls.caFile"] = wire.resolved_ca_file
+    if wire.websocket:
         connection["transport"] = "wss"
-    return PipelineHubs(spark, connection, reading=options.reading, show=show, is_remote=is_remote)
+    reading = {"startingPosition": options.from_, "consumerGroup": options.group}
+    return PipelineHubs(spark, connection, reading=reading, show=show, is_remote=is_remote)
 
 
-def _format_rate(value: object) -> str:
-    return f"{float(value):,.0f}" if isinstance(value, int | float) else ""
+# --- signals --------------------------------------------------------------------------------------
+
+
+class StopSignals:
+    """SIGINT and SIGTERM ask a pipeline to stop, also before it has started. `install` sets the
+    handlers; `forward` names the function that signals call from then on.
+
+    A signal handler interrupts the main thread, which may hold the lock that printing or an Event
+    needs: the handler would deadlock. So the handler only puts the signal into a queue that is safe
+    to enter again, and a thread does the rest.
+    """
+
+    def __init__(self, show_message: Callable[[str], None]) -> None:
+        self._show_message = show_message
+        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._thread: threading.Thread | None = None
+        self._is_pending = False  # a signal came before `forward`
+        self._queue: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._thread is not None:
+            self._queue.put(False)
+            self._thread.join(_SIGNALS_JOIN_S)
+
+    def install(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def forward(self, ask_to_stop: Callable[[], bool]) -> None:
+        """`ask_to_stop` returns whether it was called for the first time."""
+        self._thread = threading.Thread(
+            target=self._run, args=(ask_to_stop,), name="penstock-signals", daemon=True
+        )
+        self._thread.start()
+        if self._is_pending:
+            self._queue.put(True)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._thread is not None:
+            self._queue.put(True)
+        elif self._is_pending:
+            raise KeyboardInterrupt
+        self._is_pending = True
+
+    def _run(self, ask_to_stop: Callable[[], bool]) -> None:
+        while self._queue.get():
+            if ask_to_stop():
+                self._show_message(
+                    "Stopping after the current batch; a second signal stops at once."
+                )
+
+
+# --- reports to the service -----------------------------------------------------------------------
+
+
+class JobReporter:
+    """Sends the pipeline's last snapshot to its service every few seconds. Set `run` when there is
+    one. It has a thread of its own: a service that is slow or stopped never delays a batch."""
+
+    def __init__(self, client: ManagementClient | None, name: str, master: str) -> None:
+        self.run: PipelineRun | None = None
+        self.ui_url = ""
+        self._client = client
+        self._name = name[:_NAME_MAX]
+        self._master = master[:_TEXT_MAX]
+
+    def send_until(self, ended: threading.Event) -> None:
+        self.send("Starting")
+        while not ended.wait(_REPORT_INTERVAL_S):
+            self.send(None)
+
+    def send(self, state: str | None) -> None:
+        """`state` None: that of the last snapshot."""
+        if self._client is None:
+            return
+        snapshot = None if self.run is None else self.run.snapshot
+        try:
+            self._client.put_job(
+                self._name,
+                kind="pipeline",
+                state=state or ("Starting" if snapshot is None else snapshot.state),
+                pid=os.getpid(),
+                master=self._master,
+                ui_url=self.ui_url[:_TEXT_MAX],
+                rows_per_second=None if snapshot is None else round(snapshot.rows_per_second, 1),
+                batch_seconds=None if snapshot is None else snapshot.batch_seconds,
+                lag_events=None if snapshot is None else snapshot.lag_events,
+                last_error="" if snapshot is None else snapshot.last_error[:_ERROR_MAX],
+            )
+        except (PenstockError, OSError):
+            return  # the next report replaces this one
+
+
+@contextmanager
+def report_job(name: str, master: str, endpoint: EventsEndpoint) -> Iterator[JobReporter]:
+    """Report to the service that flags, environment or directory name, if there is one."""
+    reporter = JobReporter(_find_client(endpoint), name, master)
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=reporter.send_until, args=(ended,), name="penstock-job", daemon=True
+    )
+    thread.start()
+    state = "Failed"
+    try:
+        yield reporter
+        state = "Stopped"
+    finally:
+        ended.set()
+        thread.join(_REPORT_TIMEOUT_S * 2)
+        reporter.send(state)
+
+
+def _find_client(endpoint: EventsEndpoint) -> ManagementClient | None:
+    """Only if events and administration are of one service: a pipeline that reads from Azure is not
+    reported to the service that happens to run in ./penstock-data."""
+    is_named = endpoint.data is not None or endpoint.context is not None
+    is_local = endpoint.endpoint.host in _LOOPBACK
+    if not (is_named or is_local or os.environ.get("PENSTOCK_ADMIN_URL")):
+        return None
+    try:
+        return endpoint.find_admin().client(timeout_s=_REPORT_TIMEOUT_S)
+    except (PenstockError, OSError):
+        return None

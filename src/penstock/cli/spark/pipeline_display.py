@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from penstock.cli.output import (
+    TABLE,
     OutputFormat,
     console,
     format_bytes,
@@ -41,20 +41,13 @@ _STYLES = {"Running": "green", "Failed": "red", "Stopping": "yellow", "Starting"
 _COLUMNS = ("query", "batch", "rows", "rows/s", "", "lag", "batch time", "state", "late")
 
 
-@contextmanager
-def display(output: OutputFormat, *, every_s: float, is_quiet: bool) -> Iterator[PipelineDisplay]:
-    if output is not OutputFormat.TABLE:
-        yield JsonDisplay()
-        return
+def open_display(output: OutputFormat, *, every_s: float, is_quiet: bool) -> PipelineDisplay:
+    if output is not TABLE:
+        return JsonDisplay()
     screen = console(stderr=True)
     if not screen.is_terminal or is_quiet:
-        yield PipelineDisplay(every_s=every_s, is_quiet=is_quiet)
-        return
-    live = LiveDisplay(screen)
-    try:
-        yield live
-    finally:
-        live.close()
+        return PipelineDisplay(every_s=every_s, is_quiet=is_quiet)
+    return LiveDisplay(screen)
 
 
 class PipelineDisplay:
@@ -86,6 +79,9 @@ class PipelineDisplay:
 
     def show_message(self, text: str) -> None:
         print_message(text)
+
+    def close(self) -> None:
+        """Release the terminal."""
 
     def show_ended(self) -> None:
         snapshot = self._snapshot

@@ -15,6 +15,7 @@ import typer
 
 from penstock.cli.command_tree import CONTEXT_SETTINGS, CommandGroup, PenstockCommand
 from penstock.cli.events_options import EventsEndpoint, with_events
+from penstock.cli.options import argument
 from penstock.cli.output import print_message
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
 
@@ -25,9 +26,7 @@ _PASS_THROUGH = {
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of Spark's program")
-]
+Words = Annotated[list[str] | None, argument("[ARGS]...", "Arguments of Spark's program")]
 
 
 @app.command(cls=PenstockCommand, context_settings=_PASS_THROUGH)
@@ -77,8 +76,8 @@ def _execute(program: str, words: list[str], wire: EventsEndpoint) -> None:
     except RuntimeError as error:
         raise PenstockError(str(error)) from error
     os.environ["PENSTOCK_CONNECTION_STRING"] = wire.connection_string
-    if wire.ca_file is not None:
-        os.environ["PENSTOCK_CA_FILE"] = wire.ca_file
+    if wire.resolved_ca_file is not None:
+        os.environ["PENSTOCK_CA_FILE"] = wire.resolved_ca_file
     if wire.data is not None:
         os.environ["PENSTOCK_DATA"] = str(wire.data.absolute())
     os.environ.setdefault("SPARK_HOME", str(path.parent.parent))

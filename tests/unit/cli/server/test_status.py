@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from penstock.cli.server.status import fetch
-from penstock.cli.service_lookup import AdminEndpoint
+from penstock.cli.service_options import AdminEndpoint
 
 
 class _Echo(BaseHTTPRequestHandler):

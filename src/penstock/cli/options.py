@@ -1,10 +1,13 @@
-"""Parsers of option values. Typer calls them before the command, so before any connection."""
+"""Arguments and options of commands, and parsers of their values.
+
+Typer calls a parser before the command, so before any connection.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import typer
 
@@ -13,6 +16,20 @@ from penstock.formats.positions import StartPosition
 from penstock.model.errors import ArgumentError
 
 T = TypeVar("T")
+
+
+def option(usage: str, text: str, **settings: Any) -> Any:
+    """A typer.Option. `usage` is what the help shows to the left of `text`: flags and the name of
+    the value, such as `--rate N/s`. Without a flag the option has the name of its parameter."""
+    words = usage.split()
+    flags = [word for word in words if word.startswith("-")]
+    metavar = next((word for word in words if not word.startswith("-")), None)
+    return typer.Option(*flags, metavar=metavar, help=text, **settings)
+
+
+def argument(metavar: str, text: str, **settings: Any) -> Any:
+    """A typer.Argument with its name in the usage line and a help text."""
+    return typer.Argument(metavar=metavar, help=text, **settings)
 
 
 def parse_position(text: str | StartPosition) -> StartPosition:

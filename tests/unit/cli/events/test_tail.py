@@ -8,7 +8,7 @@ import pytest
 import typer
 from tests.unit.formats.event_samples import COLUMNS, VALUE_BODIES
 
-from penstock.cli.events.render import format_renderer, terminal_renderer
+from penstock.cli.events.tail import format_renderer, terminal_renderer
 from penstock.kernels import Columns
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from penstock.cli.spark.stop_signals import stop_signals
+from penstock.cli.spark.pipeline import StopSignals
 
 DEADLINE_S = 60.0
 
@@ -32,7 +32,7 @@ class Run:
 def test_a_signal_asks_once_and_says_so_once(number: signal.Signals) -> None:
     run, notes = Run(), list[str]()
     before = signal.getsignal(number)
-    with stop_signals(notes.append) as signals:
+    with StopSignals(notes.append) as signals:
         signals.forward(run.ask_to_stop)
         signal.raise_signal(number)
         run.wait_for(1)
@@ -51,7 +51,7 @@ def test_a_signal_within_a_print_does_not_wait_for_that_print() -> None:
         with lock:
             noted.set()
 
-    with stop_signals(note) as signals:
+    with StopSignals(note) as signals:
         signals.forward(run.ask_to_stop)
         with lock, run.changed:
             signal.raise_signal(signal.SIGINT)
@@ -62,7 +62,7 @@ def test_a_signal_within_a_print_does_not_wait_for_that_print() -> None:
 
 def test_a_signal_before_there_is_anything_to_stop_is_remembered() -> None:
     run, notes = Run(), list[str]()
-    with stop_signals(notes.append) as signals:
+    with StopSignals(notes.append) as signals:
         signal.raise_signal(signal.SIGTERM)
         signals.forward(run.ask_to_stop)
         run.wait_for(1)
@@ -70,7 +70,7 @@ def test_a_signal_before_there_is_anything_to_stop_is_remembered() -> None:
 
 
 def test_a_second_signal_before_that_ends_at_once() -> None:
-    with stop_signals(lambda _: None):
+    with StopSignals(lambda _: None):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
