@@ -16,8 +16,7 @@ from penstock.auth import sign
 from penstock.client import connect, parse_connection_string
 from penstock.client.transfer_frames import encode_publication
 from penstock.model.entities import Secret
-from penstock.model.metrics import FLUSH_BOUNDS_S
-from penstock.service.metrics import HUB_COUNTERS
+from penstock.model.metrics import COUNTERS, FLUSH_BOUNDS_S
 
 if TYPE_CHECKING:
     from tests.conftest import Server, ServerFactory
@@ -60,8 +59,8 @@ def test_metrics_count_what_was_published(start_server: ServerFactory) -> None:
     assert samples[f"penstock_partition_size_bytes{PARTITION}"] > 0
     assert samples[f"penstock_partition_failed{PARTITION}"] == 0
     assert samples["penstock_opened_connections_total"] == 1
-    for name in HUB_COUNTERS:
-        assert f"{name}_total{HUB}" in samples
+    for name in COUNTERS:
+        assert f"penstock_{name}_total{HUB}" in samples
     buckets = [
         samples[f'penstock_flush_latency_seconds_bucket{{le="{s}"}}'] for s in FLUSH_BOUNDS_S
     ]

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
 
 ITEMS_PER_TURN = 64  # partitions, connections or rows that one event-loop turn handles
 _LATE_PASSES = 3  # a pass is late after this many intervals
@@ -50,9 +51,10 @@ class PassRecord:
         self._completed_ms = self._clock.monotonic_ms()
         self._error = None if problem is None else _shorten(problem)
 
-    def fail(self, error: object) -> None:
-        """A pass did not run to its end."""
-        self._error = _shorten(str(error) or type(error).__name__)
+    def fail(self, problem: str) -> bool:
+        """A pass did not run to its end. Returns whether the last one failed otherwise."""
+        before, self._error = self._error, _shorten(problem)
+        return self._error != before
 
     def report(self) -> PassReport:
         now_ms = self._clock.monotonic_ms()
@@ -76,14 +78,24 @@ class PassRecord:
 
 
 class PeriodicTask:
-    """Runs `work` at once and then every `interval_s` seconds, sooner after `wake`. A pass that
-    raises is logged and recorded, and the next pass runs after the same interval."""
+    """Runs `work` at once and then every `interval_s` seconds at the latest: after `pause_s()`
+    seconds where that is given, sooner after `wake`. A pass that raises is logged and recorded, and
+    the next pass runs after the same pause."""
 
-    def __init__(self, name: str, work: Work, clock: Clock, *, interval_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        clock: Clock,
+        *,
+        interval_s: float,
+        pause_s: Callable[[], float] | None = None,
+    ) -> None:
         self.record = PassRecord(name, clock, interval_s=interval_s)
         self._work = work
-        self._interval_s = interval_s
+        self._pause_s = pause_s or (lambda: interval_s)
         self._wake = asyncio.Event()
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -91,9 +103,13 @@ class PeriodicTask:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.record.name)
         self._task.add_done_callback(self._on_end)
 
-    def wake(self) -> None:
-        """Run the next pass now."""
-        self._wake.set()
+    def wake(self, after_s: float = 0.0) -> None:
+        """Run the next pass now, or `after_s` seconds after the first such call."""
+        if not after_s:
+            self._wake.set()
+        elif self._wake_timer is None:
+            loop = asyncio.get_running_loop()
+            self._wake_timer = loop.call_later(after_s, self._wake.set)
 
     async def close(self) -> None:
         """End the task; a pass that is under way is canceled."""
@@ -102,13 +118,41 @@ class PeriodicTask:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    async def finish(self) -> None:
+        """End the task after a last pass. No pass is canceled: a write that is under way would be
+        stored and then be counted again."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self.run_once()
+
+    async def run_once(self) -> None:
+        """Run one pass and record how it ended. Raises CancelledError only when the running task
+        itself is canceled, not when something that the pass waits for is."""
+        name = self.record.name
+        try:
+            self.record.complete(await self._work())
+        except PenstockError as error:  # such as a full disk: logged once
+            if self.record.fail(str(error)):
+                _log.warning("pass_failed task=%s error=%s", name, error)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            _log.exception("pass_failed task=%s error=%r", name, error)
+            self.record.fail(repr(error))
+
     async def _run(self) -> None:
         while not self._is_closing:
             self._wake.clear()
-            await run_pass(self.record, self._work)
+            if self._wake_timer is not None:
+                self._wake_timer.cancel()
+                self._wake_timer = None
+            await self.run_once()
             # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
@@ -119,29 +163,6 @@ class PeriodicTask:
         _log.error("task_ended task=%s error=%r restarted=true", self.record.name, error)
         self.record.fail(f"the task ended: {error!r}")
         self.start()
-
-
-async def run_pass(record: PassRecord, work: Work) -> bool:
-    """Run one pass and record how it ended; whether it ran to its end. Raises CancelledError only
-    when the running task itself is canceled, not when something that the pass waits for is."""
-    try:
-        problem = await work()
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        record_failure(record, error)
-    except Exception as error:  # noqa: BLE001 - confined to this pass
-        record_failure(record, error)
-    else:
-        record.complete(problem)
-        return True
-    return False
-
-
-def record_failure(record: PassRecord, error: BaseException) -> None:
-    _log.error("pass_failed task=%s error=%r", record.name, error, exc_info=error)
-    record.fail(repr(error))
 
 
 class TurnBudget:

@@ -19,13 +19,14 @@ from starlette.routing import Route
 
 from penstock.io.tls import unverified_tls_context
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
+from penstock.model.clock import Clock
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.portal.settings import PortalSettings, hash_token, to_environ
 from penstock.portal.sign_in_links import issue_link
 from penstock.portal.users import PortalRole
 from penstock.service.admin_tokens import token_file
 from penstock.service.certificates import Certificates
-from penstock.service.child_processes import ChildProcess, ChildProcesses, ChildState
+from penstock.service.child_processes import ChildProcess, ChildState
 from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
 from penstock.service.listeners import open_sockets
@@ -68,6 +69,7 @@ def portal_child(
     sockets: PortalSockets,
     certificates: Certificates,
     data: DataDirectory,
+    clock: Clock,
 ) -> ChildProcess:
     is_loopback, users_file = settings.is_loopback, settings.portal_users_file
     portal_settings = PortalSettings(
@@ -96,6 +98,7 @@ def portal_child(
         NAME,
         (sys.executable, "-m", "penstock.portal"),
         environ | to_environ(portal_settings),
+        clock,
         probe=lambda: _is_alive(sockets, tls=not is_loopback),
         pass_fds=portal_settings.sockets,
     )
@@ -125,16 +128,16 @@ class PortalSignIn:
         return None if actor_of(subject, roles).process is not None else (subject, roles)
 
 
-def check_portal(children: ChildProcesses) -> Finding:
-    for status in children.status():
-        if status.name == NAME:
-            if status.state is ChildState.RUNNING:
-                return Finding(NAME, State.OK, "running")
-            if status.state is ChildState.STARTING:
-                return Finding(NAME, State.PENDING, "starting")
-            text = f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
-            return Finding(NAME, State.FAIL, text)
-    return Finding(NAME, State.OFF, "not running: switched off")
+def check_portal(child: ChildProcess | None) -> Finding:
+    if child is None or not child.is_started:
+        return Finding(NAME, State.OFF, "not running: switched off")
+    status = child.status
+    if status.state is ChildState.RUNNING:
+        return Finding(NAME, State.OK, "running")
+    if status.state is ChildState.STARTING:
+        return Finding(NAME, State.PENDING, "starting")
+    text = f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
+    return Finding(NAME, State.FAIL, text)
 
 
 def front_route(portal: str | None) -> Route:

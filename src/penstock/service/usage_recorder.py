@@ -22,7 +22,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.names import fold_name
 from penstock.model.quotas import next_allowed_units
 from penstock.model.usage import HOUR_MS, Usage, hour_of
-from penstock.service.periodic_tasks import PassRecord, record_failure
+from penstock.service.periodic_tasks import PeriodicTask
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +54,11 @@ class UsageRecorder:
         self._clock = clock
         self._loop = loop
         self._process = process
-        self.record = PassRecord("metering", clock, interval_s=_LOOK_AGAIN_S)
+        self.task = PeriodicTask(
+            "metering", self._write, clock, interval_s=_LOOK_AGAIN_S, pause_s=self._pause_s
+        )
         self._thread = StartedThreads(1, "penstock-ledger")
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._hour_timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._is_stopping = False  # `stop` writes the remaining counts itself
+        self._purchases: list[Usage] = []  # not written yet
         self._partitions: dict[str, int] = {}  # of each namespace
         self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
@@ -73,7 +72,7 @@ class UsageRecorder:
             hubs = self._catalog.hubs(namespace.name)
             self._partitions[fold_name(namespace.name)] = sum(hub.partition_count for hub in hubs)
             self._judge_units(namespace.name)
-        purchases = [
+        self._purchases = [
             Usage(
                 namespace=namespace.name,
                 hour_ms=hour_of(namespace.updated_ms),
@@ -83,24 +82,15 @@ class UsageRecorder:
             for namespace in self._catalog.namespaces()
             if namespace.throughput_units is not None and namespace.tier is Tier.STANDARD
         ]
-        self._accounts.pass_to(self._clock.now_ms())
-        self._arm_hour_timer()
-        await self._record(purchases)
-        await self._write()
+        await self.task.run_once()
+        self.task.start()
 
     async def stop(self) -> None:
         """Write everything that was counted, if the disk permits."""
-        self._is_stopping = True
         self._accounts.on_change = self._accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for timer in (self._write_timer, self._hour_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        self._accounts.pass_to(self._clock.now_ms())
-        await self._write()
+        await self.task.finish()
         self._thread.shutdown()
 
     @property
@@ -111,26 +101,21 @@ class UsageRecorder:
     # --- writing --------------------------------------------------------------------------------
 
     def _schedule_write(self) -> None:
-        if self._write_timer is None:
-            self._write_timer = self._loop.call_later(WRITE_AFTER_S, self._due)
+        self.task.wake(after_s=WRITE_AFTER_S)
 
-    def _due(self) -> None:
-        self._write_timer = None
-        if self._writing is None or self._writing.done():
-            self._writing = self._loop.create_task(self._write())
-        else:
-            self._schedule_write()
+    def _pause_s(self) -> float:
+        """The counts of an hour are closed when it ends."""
+        to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
+        return min(to_turn_s, _LOOK_AGAIN_S)
 
     async def _write(self) -> None:
+        """A pass: write what has changed. Raises PenstockError."""
         try:
-            is_written = await self._write_counts()
-        except Exception as error:  # noqa: BLE001 - confined to this pass; the next one counts all
-            record_failure(self.record, error)
-            is_written = False
-        if not is_written and self._write_timer is None and not self._is_stopping:
-            self._write_timer = self._loop.call_later(_RETRY_S, self._due)
+            self._accounts.pass_to(self._clock.now_ms())
+        finally:
+            await self._write_counts()
 
-    async def _write_counts(self) -> bool:
+    async def _write_counts(self) -> None:
         counts = self._accounts.counts()
         is_written = False
         try:
@@ -139,39 +124,16 @@ class UsageRecorder:
                 for _, usages in counts
                 for usage in usages
             ]
-            is_written = await self._record(named)
+            if usages := [*self._purchases, *named]:
+                await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
+            is_written = True
         finally:
             if is_written:
+                self._purchases = []
                 self._accounts.confirm_written(counts)
             else:
                 self._accounts.retain_unwritten(counts)
-        return is_written
-
-    async def _record(self, usages: list[Usage]) -> bool:
-        try:
-            if usages:
-                await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
-        except PenstockError as error:
-            _log.warning("usage_not_written retried=true error=%s", error)
-            self.record.fail(error)
-            return False
-        self.record.complete()
-        return True
-
-    def _pass_time(self) -> None:
-        """Close the counts of the past hour. Runs at the end of each hour at the latest."""
-        self._arm_hour_timer()  # first: also after a pass that fails
-        try:
-            self._accounts.pass_to(self._clock.now_ms())
-        except Exception as error:  # noqa: BLE001 - confined to this pass
-            record_failure(self.record, error)
-        else:
-            self._schedule_write()
-
-    def _arm_hour_timer(self) -> None:
-        to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
-        delay_s = min(to_turn_s, _LOOK_AGAIN_S)
-        self._hour_timer = self._loop.call_later(delay_s, self._pass_time)
+                self.task.wake(after_s=_RETRY_S)
 
     # --- units ----------------------------------------------------------------------------------
 

@@ -66,11 +66,11 @@ async def test_task_that_ends_is_named_and_started_again(
     work = Pass()
     task = PeriodicTask("retention", work, ManualClock(), interval_s=600)
 
-    async def broken(*args: object) -> bool:
+    async def broken(task: PeriodicTask) -> None:
         raise RuntimeError("outside every guard")
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.service.periodic_tasks.run_pass", broken)
+        patched.setattr(PeriodicTask, "run_once", broken)
         task.start()
         await asyncio.sleep(0)
     assert await work.next() == 1

@@ -62,9 +62,9 @@ def test_token_goes_by_a_file_and_our_own_variables_do_not(
     data = DataDirectory(tmp_path)
     sockets = PortalSockets(Settings(portal_port=0))
     try:
-        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES, data)
+        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES, data, ManualClock())
         beyond = msgspec.structs.replace(Settings(), host="0.0.0.0")
-        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data)
+        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data, ManualClock())
     finally:
         sockets.close()
     assert "hunter2" not in " ".join([*child.command, *child.environ.values()])
