@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -190,34 +191,28 @@ def capture_child(settings: Settings, facts: RuntimeDescription, clock: Clock) -
     return ChildProcess(NAME, command, environ, clock, start_s=_START_S)
 
 
+@dataclass(eq=False)
 class CaptureMonitor:
     """The status of all captured hubs for health, metrics and log warnings."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        registry: CaptureRegistry,
-        ends: Callable[[Hub], Mapping[str, int]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._catalog = catalog
-        self._registry = registry
-        self._ends = ends
-        self._now_ms = now_ms
-        self._warned: dict[str, int] = {}
+    catalog: Catalog
+    registry: CaptureRegistry
+    ends: Callable[[Hub], Mapping[str, int]]
+    now_ms: Callable[[], int]
+    _warned: dict[str, int] = field(default_factory=dict)
 
     async def statuses(self) -> list[CaptureStatus]:
         """The status of every hub with a capture description, a bounded number of hubs per
         event-loop turn. A hub whose settings cannot be read is left out; supervision reports it."""
         statuses: list[CaptureStatus] = []
         budget = TurnBudget()
-        for namespace in self._catalog.namespaces():
-            for hub in self._catalog.hubs(namespace.name):
+        for namespace in self.catalog.namespaces():
+            for hub in self.catalog.hubs(namespace.name):
                 await budget.spend()
                 if hub.capture_description is not None:
                     with contextlib.suppress(Exception):
-                        ends = self._ends(hub)
-                        statuses.append(self._registry.status(hub, ends, now_ms=self._now_ms()))
+                        ends = self.ends(hub)
+                        statuses.append(self.registry.status(hub, ends, now_ms=self.now_ms()))
                         await budget.spend(hub.partition_count)
         return statuses
 
@@ -240,7 +235,7 @@ class CaptureMonitor:
 
     async def log_warnings(self) -> None:
         """The same warning at most every ten minutes."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         for status in await self.statuses():
             key = f"{status.namespace}/{status.hub}"
             if status.warning_text is None:

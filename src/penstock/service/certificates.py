@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import json
 import logging
 import re
@@ -19,6 +18,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ import msgspec
 from penstock.io.files import write_file_atomically
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
+from penstock.model.host_names import parse_address
 from penstock.service.config.settings import Settings
 
 _logger = logging.getLogger("penstock.tls")
@@ -190,13 +191,10 @@ def _is_host_name(name: str) -> bool:
     return not name.rpartition(".")[2].isdigit()  # no top-level domain is a number: an address
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     """None also for an unspecified address (0.0.0.0, ::): no client connects to it."""
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return None
-    return None if address.is_unspecified else address
+    address = parse_address(name)
+    return None if address is None or address.is_unspecified else address
 
 
 class _Note(msgspec.Struct):

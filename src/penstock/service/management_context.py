@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
@@ -34,27 +35,19 @@ _USER_AGENT_MAX = 256
 _ROLES = {Right.SEND: "send", Right.LISTEN: "receive"}
 
 
+@dataclass(frozen=True)
 class AdministrationChecks:
     """Checks every request of the administration port except `/health` and `/ready`: its `Host`
     must be a name of this service, and `/metrics` needs a token unless the port is on loopback."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        hosts: HostNames,
-        namespace_hosts: Callable[[], Iterable[str]],
-        verify: Callable[[str], Verified],
-        metrics_need_token: bool,
-    ) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._namespace_hosts = namespace_hosts
-        self._verify = verify
-        self._metrics_need_token = metrics_need_token
+    app: ASGIApp
+    hosts: HostNames
+    namespace_hosts: Callable[[], Iterable[str]]
+    verify: Callable[[str], Verified]
+    metrics_need_token: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self._app
+        app: ASGIApp = self.app
         if scope["type"] == "http" and scope["path"] not in UNCHECKED_PATHS:
             app = self._refusal(Headers(scope=scope), scope) or app
         await app(scope, receive, send)
@@ -67,22 +60,21 @@ class AdministrationChecks:
                 "machine, a host of a namespace, or start the service with --public-host NAME.\n",
                 status_code=421,
             )
-        if self._metrics_need_token and scope["path"].rstrip("/") == "/metrics":
+        if self.metrics_need_token and scope["path"].rstrip("/") == "/metrics":
             return self._metrics_refusal(headers.get("authorization", ""), scope)
         return None
 
     def _is_own_host(self, host: str, scope: Scope) -> bool:
         server = (scope.get("server") or (None,))[0]
-        return self._hosts.allows(host, server=server) or HostNames(self._namespace_hosts()).allows(
-            host
-        )
+        namespaces = HostNames(self.namespace_hosts())
+        return self.hosts.allows(host, server=server) or namespaces.allows(host)
 
     def _metrics_refusal(self, authorization: str, scope: Scope) -> Response | None:
         scheme, _, token = authorization.partition(" ")
         try:
             if scheme.lower() != "bearer":
                 raise AuthFailed("/metrics needs an admin token here.")
-            _, roles = self._verify(token.strip())
+            _, roles = self.verify(token.strip())
         except AuthFailed as error:
             text = f"{error} 'penstock token admin --role Reader' makes one that suffices.\n"
             return PlainTextResponse(text, status_code=401, headers={"www-authenticate": "Bearer"})

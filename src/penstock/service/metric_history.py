@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from penstock.broker import Broker, HubRuntime
@@ -36,30 +37,24 @@ _Counts = tuple[int, ...]
 _NOTHING: _Counts = (0,) * len(COUNTERS)
 
 
+@dataclass(eq=False)
 class MetricHistory:
     """Stores samples from the start of `task` to `stop`."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        catalog: Catalog,
-        checkpoints: CheckpointReader,
-        store: MetricStore,
-        *,
-        connections: Connections,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._broker = broker
-        self._catalog = catalog
-        self._checkpoints = checkpoints
-        self._store = store
-        self._connections = connections
-        self._clock = clock
-        self._loop = loop
+    broker: Broker
+    catalog: Catalog
+    checkpoints: CheckpointReader
+    store: MetricStore
+    connections: Connections
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+
+    def __post_init__(self) -> None:
         self._thread = StartedThreads(1, "penstock-history")
         self.task = PeriodicTask(
-            "metric history", self.note, clock, interval_s=STEP_MS / 1000, pause_s=self._pause_s
+            *("metric history", self.note, self.clock),
+            interval_s=STEP_MS / 1000,
+            pause_s=self._pause_s,
         )
         self._noted: dict[str, _Counts] = {}  # by hub id: the counts that the store has
 
@@ -71,22 +66,22 @@ class MetricHistory:
     async def note(self) -> None:
         """Store what was counted until now, in the step that has just ended or is about to end
         (timers are not exact). Raises PenstockError if it cannot be written."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         connections = await self._count_connections()
         counted: dict[str, _Counts] = {}
         samples: list[MetricSample] = []
-        for runtime in self._broker.hubs():
+        for runtime in self.broker.hubs():
             await asyncio.sleep(0)
             counts = counted[runtime.entity.id] = _counts(runtime)
             samples += self._sample_hub(runtime, counts, connections)
-        units = {fold_name(each.name): each.throughput_units for each in self._catalog.namespaces()}
+        units = {fold_name(each.name): each.throughput_units for each in self.catalog.namespaces()}
         begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
 
         def record() -> None:
             whole = _sum_namespaces(units, samples, connections)
-            self._store.record(begin_ms, _limit_subjects([*whole, *samples]))
+            self.store.record(begin_ms, _limit_subjects([*whole, *samples]))
 
-        await self._loop.run_in_executor(self._thread, record)
+        await self.loop.run_in_executor(self._thread, record)
         self._noted = counted
 
     async def read(
@@ -100,26 +95,26 @@ class MetricHistory:
         points: int,
     ) -> MetricSeries:
         read = partial(
-            self._store.read,
+            self.store.read,
             namespace,
             hub,
             names=names,
             since_ms=since_ms,
             until_ms=until_ms,
             points=points,
-            now_ms=self._clock.now_ms(),
+            now_ms=self.clock.now_ms(),
         )
-        return await self._loop.run_in_executor(self._thread, read)
+        return await self.loop.run_in_executor(self._thread, read)
 
     def _pause_s(self) -> float:
         """A timer may fire slightly early by the wall clock: wait for the next step then."""
-        return max((STEP_MS - self._clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
+        return max((STEP_MS - self.clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
 
     async def _count_connections(self) -> Counter[tuple[str, str]]:
         """The number of connections by namespace and hub, and by namespace with an empty hub."""
         counts: Counter[tuple[str, str]] = Counter()
         budget = TurnBudget()
-        for namespace, hubs in self._connections():
+        for namespace, hubs in self.connections():
             if namespace:
                 counts[fold_name(namespace), ""] += 1
                 counts.update(
@@ -135,7 +130,7 @@ class MetricHistory:
         entity = runtime.entity
         namespace, hub = fold_name(entity.namespace), fold_name(entity.name)
         lag: Counter[str] = Counter()
-        for row in hub_rows(runtime, self._catalog, self._checkpoints, now_ms=self._clock.now_ms()):
+        for row in hub_rows(runtime, self.catalog, self.checkpoints, now_ms=self.clock.now_ms()):
             if row.lag_events is not None:
                 lag[fold_name(row.group)] += row.lag_events
         size = sum(runtime.status(index).size_bytes for index in range(runtime.partition_count))

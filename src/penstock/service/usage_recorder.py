@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,28 +35,21 @@ _REFUSED_S = 60.0
 _PURCHASE = "purchase"  # `Usage.run` of units that were stored but not counted before a kill
 
 
+@dataclass(eq=False)
 class UsageRecorder:
     """Records usage from `start` to `stop`. `process` is a name that no other process has used. Use
     it on the event loop's thread."""
 
-    def __init__(
-        self,
-        accounts: Accounts,
-        catalog: Catalog,
-        ledger: UsageLedger,
-        *,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-        process: str,
-    ) -> None:
-        self._accounts = accounts
-        self._catalog = catalog
-        self._ledger = ledger
-        self._clock = clock
-        self._loop = loop
-        self._process = process
+    accounts: Accounts
+    catalog: Catalog
+    ledger: UsageLedger
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    process: str
+
+    def __post_init__(self) -> None:
         self.task = PeriodicTask(
-            "metering", self._write, clock, interval_s=_LOOK_AGAIN_S, pause_s=self._pause_s
+            "metering", self._write, self.clock, interval_s=_LOOK_AGAIN_S, pause_s=self._pause_s
         )
         self._thread = StartedThreads(1, "penstock-ledger")
         self._purchases: list[Usage] = []  # not written yet
@@ -65,11 +59,11 @@ class UsageRecorder:
 
     async def start(self) -> None:
         """On return the units of this hour are in the ledger, before anything is published."""
-        self._accounts.on_change = self._schedule_write
-        self._accounts.on_short = self._short
-        self._unsubscribe = self._catalog.subscribe(self._on_change)
-        for namespace in self._catalog.namespaces():
-            hubs = self._catalog.hubs(namespace.name)
+        self.accounts.on_change = self._schedule_write
+        self.accounts.on_short = self._short
+        self._unsubscribe = self.catalog.subscribe(self._on_change)
+        for namespace in self.catalog.namespaces():
+            hubs = self.catalog.hubs(namespace.name)
             self._partitions[fold_name(namespace.name)] = sum(hub.partition_count for hub in hubs)
             self._judge_units(namespace.name)
         self._purchases = [
@@ -79,7 +73,7 @@ class UsageRecorder:
                 run=_PURCHASE,
                 units=namespace.throughput_units,
             )
-            for namespace in self._catalog.namespaces()
+            for namespace in self.catalog.namespaces()
             if namespace.throughput_units is not None and namespace.tier is Tier.STANDARD
         ]
         await self.task.run_once()
@@ -87,7 +81,7 @@ class UsageRecorder:
 
     async def stop(self) -> None:
         """Write everything that was counted, if the disk permits."""
-        self._accounts.on_change = self._accounts.on_short = _do_nothing
+        self.accounts.on_change = self.accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
             self._unsubscribe()
         await self.task.finish()
@@ -105,54 +99,54 @@ class UsageRecorder:
 
     def _pause_s(self) -> float:
         """The counts of an hour are closed when it ends."""
-        to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
+        to_turn_s = (HOUR_MS - self.clock.now_ms() % HOUR_MS) / 1000
         return min(to_turn_s, _LOOK_AGAIN_S)
 
     async def _write(self) -> None:
         """A pass: write what has changed. Raises PenstockError."""
         try:
-            self._accounts.pass_to(self._clock.now_ms())
+            self.accounts.pass_to(self.clock.now_ms())
         finally:
             await self._write_counts()
 
     async def _write_counts(self) -> None:
-        counts = self._accounts.counts()
+        counts = self.accounts.counts()
         is_written = False
         try:
             named = [
-                msgspec.structs.replace(usage, run=f"{self._process}-{usage.run}")
+                msgspec.structs.replace(usage, run=f"{self.process}-{usage.run}")
                 for _, usages in counts
                 for usage in usages
             ]
             if usages := [*self._purchases, *named]:
-                await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
+                await self.loop.run_in_executor(self._thread, self.ledger.record, usages)
             is_written = True
         finally:
             if is_written:
                 self._purchases = []
-                self._accounts.confirm_written(counts)
+                self.accounts.confirm_written(counts)
             else:
-                self._accounts.retain_unwritten(counts)
+                self.accounts.retain_unwritten(counts)
                 self.task.wake(after_s=_RETRY_S)
 
     # --- units ----------------------------------------------------------------------------------
 
     def _short(self, account: Account) -> None:
         """Inflate in the next turn of the loop: this call stack is refusing a publication."""
-        self._loop.call_soon(self._inflate, account)
+        self.loop.call_soon(self._inflate, account)
 
     def _inflate(self, account: Account) -> None:
         """Auto-inflate: raise the units by one step. They are never lowered."""
         answer_after_s = _INFLATED_S
-        namespace = self._catalog.namespace(account.namespace)
-        if namespace is not None and (more := _raise_units(namespace, self._clock.now_ms())):
+        namespace = self.catalog.namespace(account.namespace)
+        if namespace is not None and (more := _raise_units(namespace, self.clock.now_ms())):
             try:
-                self._catalog.put_namespace(more[0], audit=more[1])
+                self.catalog.put_namespace(more[0], audit=more[1])
                 _log.info("auto-inflate: %s", more[1].detail)
             except PenstockError as error:
                 _log.warning("auto-inflate is refused: %s", error)
                 answer_after_s = _REFUSED_S
-        self._loop.call_later(answer_after_s, account.end_request)
+        self.loop.call_later(answer_after_s, account.end_request)
 
     def _on_change(self, change: CatalogChange) -> None:
         """Update the partition counts by the change alone: there may be thousands of hubs."""
@@ -172,7 +166,7 @@ class UsageRecorder:
                     self._judge_units(name)
 
     def _judge_units(self, name: str) -> None:
-        namespace = self._catalog.namespace(name)
+        namespace = self.catalog.namespace(name)
         note: str | None = None
         if namespace is not None:
             note = _idle_units_note(namespace, self._partitions.get(fold_name(name), 0))

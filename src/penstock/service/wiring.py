@@ -90,7 +90,7 @@ class Penstock:
     _data: DataDirectory
     _logs: EmbeddedLogStore
     _catalog: Catalog
-    _unclaimed: unclaimed_logs.UnclaimedLogs
+    _unclaimed: list[unclaimed_logs.UnclaimedLog]
     broker: Broker
     _metering: UsageRecorder
     _context: AmqpContext
@@ -500,7 +500,7 @@ class Penstock:
             self.settings.data,
             now_ms=self.clock.now_ms(),
             certificate=self._certificate.validity,
-            unclaimed=self._unclaimed.labels(),
+            unclaimed=[f"{log.directory} (of {log.owner})" for log in self._unclaimed],
         )
         return readiness.summarize(
             findings,

@@ -1,6 +1,6 @@
 """Reads structs from a configuration, by the types of their fields.
 
-A struct's field states a setting completely: `name` (the key), type, range, default, description.
+A struct's field states a value completely: `name` (the key), type, range, default.
 `Meta(extra=...)` of a field's type may say more:
 
 read      a function (value, context) that reads the value instead of the rules for its type
@@ -23,7 +23,7 @@ from msgspec import inspect
 from penstock.model import limits
 from penstock.model.entities import LimitSet
 from penstock.model.errors import ConfigurationError
-from penstock.service.config.document import ConfigSource, ConfigValue, refuse_duplicates
+from penstock.service.config.document import ConfigValue, refuse_duplicates
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -133,8 +133,7 @@ def find_secret(table: ConfigValue, key: str, context: ReadContext) -> ConfigVal
     variable = value.text("the name of an environment variable is allowed")
     if variable not in context.environ:
         value.refuse("that environment variable is not set")
-    source = ConfigSource(name=f"{value.where}: ${variable}")
-    return ConfigValue(raw=context.environ[variable], source=source)
+    return ConfigValue.of(context.environ[variable], f"{value.where}: ${variable}")
 
 
 def read_secret_file(value: ConfigValue) -> ConfigValue:
@@ -148,8 +147,7 @@ def read_secret_file(value: ConfigValue) -> ConfigValue:
         value.refuse(f"the file cannot be read ({error.strerror})")
     except UnicodeDecodeError:
         text = ""
-    source = ConfigSource(name=f"{value.where}: the content of {file}")
-    return ConfigValue(raw=text, source=source)
+    return ConfigValue.of(text, f"{value.where}: the content of {file}")
 
 
 def read_whole_number(value: ConfigValue, least: int, most: int, allowed: str = "") -> int:
