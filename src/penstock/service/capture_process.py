@@ -75,7 +75,7 @@ class CaptureSupervisor:
         """Start or stop the process as the catalog requires. Returns the hub whose settings cannot
         be read."""
         is_needed, problem = await self._is_needed()
-        if is_needed and (missing := missing_packages()):
+        if is_needed and (missing := [name for name in _NEEDED if find_spec(name) is None]):
             trouble = _MISSING.format(", ".join(missing))
             if self._registry.trouble != trouble:
                 _log.warning("%s", trouble)
@@ -139,10 +139,6 @@ class CaptureSupervisor:
                 )
                 return True
         return False
-
-
-def missing_packages() -> list[str]:
-    return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def _describe_exit(status: ChildStatus) -> str:

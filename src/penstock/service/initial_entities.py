@@ -30,7 +30,7 @@ from penstock.service.config.settings import (
     RuleSettings,
     Settings,
 )
-from penstock.service.management_context import new_key
+from penstock.service.data_directory import new_key
 from penstock.service.unclaimed_logs import UnclaimedLog
 
 _logger = logging.getLogger(__name__)
@@ -176,22 +176,24 @@ def _seed_rule(
     """Keys of the configuration replace stored ones. Keys that it leaves open stay as stored, or
     are random for a new rule."""
     stored = catalog.rule(namespace, hub, rule.name)
-    primary = rule.primary_key or (stored.primary_key if stored else new_key())
-    secondary = rule.secondary_key or (stored and stored.secondary_key) or new_key()
-    if stored is not None and (stored.rights, stored.primary_key) == (rule.rights, primary):
-        return
-    catalog.put_rule(
-        AuthorizationRule(
-            namespace=namespace,
-            hub=None if hub is None else names.hub_name(hub),
-            name=rule.name,
-            rights=rule.rights,
-            primary_key=primary,
-            secondary_key=secondary,
-            created_ms=stored.created_ms if stored else now_ms,
-            updated_ms=now_ms,
-        )
+    before = stored or AuthorizationRule(
+        namespace=namespace,
+        hub=None if hub is None else names.hub_name(hub),
+        name=rule.name,
+        rights=rule.rights,
+        primary_key=new_key(),
+        secondary_key=new_key(),
+        created_ms=now_ms,
+        updated_ms=now_ms,
     )
+    after = msgspec.structs.replace(
+        before,
+        rights=rule.rights,
+        primary_key=rule.primary_key or before.primary_key,
+        secondary_key=rule.secondary_key or before.secondary_key,
+    )
+    if after != stored:
+        catalog.put_rule(msgspec.structs.replace(after, updated_ms=now_ms))
 
 
 def seed_hub(

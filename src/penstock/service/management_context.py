@@ -3,8 +3,6 @@ checks of the administration port."""
 
 from __future__ import annotations
 
-import base64
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,14 +19,13 @@ from penstock.management.permissions import AdminRole, Verified, role_from_claim
 from penstock.management.router import ServiceEndpoints
 from penstock.model import names
 from penstock.model.clock import Clock
-from penstock.model.entities import Right, Secret
+from penstock.model.entities import Right
 from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
 from penstock.service.config.settings import Settings
 from penstock.service.runtime_description import RuntimeDescription
 
-_KEY_BYTES = 32  # 256 bits (docs/security.md)
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
 _LINKS_SHOWN = 100  # of one connection
 _USER_AGENT_MAX = 256
@@ -173,10 +170,6 @@ def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
     """The endpoints that `serve` prints; listKeys returns the same host (docs/configuration.md)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
     return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
-
-
-def new_key() -> Secret:
-    return Secret(base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
 
 
 def required_units(broker: Broker) -> Callable[[str], int]:

@@ -34,49 +34,6 @@ class PassReport(msgspec.Struct, frozen=True):
     warning: str | None
 
 
-class PassRecord:
-    """Remembers the last pass of one kind of work. Used on the event loop's thread."""
-
-    def __init__(self, name: str, clock: Clock, *, interval_s: float) -> None:
-        """A pass is expected every `interval_s` seconds at the latest."""
-        self.name = name
-        self._clock = clock
-        self._interval_s = interval_s
-        self._started_ms = clock.monotonic_ms()
-        self._completed_ms: int | None = None
-        self._error: str | None = None
-
-    def complete(self, problem: str | None = None) -> None:
-        """A pass ran to its end; `problem` says what failed in it, confined to some items."""
-        self._completed_ms = self._clock.monotonic_ms()
-        self._error = None if problem is None else _shorten(problem)
-
-    def fail(self, problem: str) -> bool:
-        """A pass did not run to its end. Returns whether the last one failed otherwise."""
-        before, self._error = self._error, _shorten(problem)
-        return self._error != before
-
-    def report(self) -> PassReport:
-        now_ms = self._clock.monotonic_ms()
-        completed_ms = self._completed_ms
-        seconds_ago = None if completed_ms is None else (now_ms - completed_ms) / 1000
-        since_ms = self._started_ms if completed_ms is None else completed_ms
-        is_late = now_ms - since_ms > _LATE_PASSES * self._interval_s * 1000
-        return PassReport(self.name, seconds_ago, self._describe(seconds_ago, is_late=is_late))
-
-    def _describe(self, seconds_ago: float | None, *, is_late: bool) -> str | None:
-        if self._error is None and not is_late:
-            return None
-        last = "never" if seconds_ago is None else f"{seconds_ago:,.0f} s ago"
-        text = (
-            f"{self.name}: the last complete pass was {last}; one is expected every "
-            f"{self._interval_s:,.0f} s."
-        )
-        if self._error is not None:
-            text += f" The last error was: {self._error}"
-        return text
-
-
 class PeriodicTask:
     """Runs `work` at once and then every `interval_s` seconds at the latest: after `pause_s()`
     seconds where that is given, sooner after `wake`. A pass that raises is logged and recorded, and
@@ -91,16 +48,21 @@ class PeriodicTask:
         interval_s: float,
         pause_s: Callable[[], float] | None = None,
     ) -> None:
-        self.record = PassRecord(name, clock, interval_s=interval_s)
+        self.name = name
         self._work = work
+        self._clock = clock
+        self._interval_s = interval_s
         self._pause_s = pause_s or (lambda: interval_s)
         self._wake = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._started_ms = clock.monotonic_ms()
+        self._completed_ms: int | None = None  # the last pass that ran to its end
+        self._error: str | None = None  # of the last pass, also of some items of a complete one
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.record.name)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
         self._task.add_done_callback(self._on_end)
 
     def wake(self, after_s: float = 0.0) -> None:
@@ -130,18 +92,36 @@ class PeriodicTask:
     async def run_once(self) -> None:
         """Run one pass and record how it ended. Raises CancelledError only when the running task
         itself is canceled, not when something that the pass waits for is."""
-        name = self.record.name
+        before = self._error
         try:
-            self.record.complete(await self._work())
+            self._error = _shorten(await self._work())
+            self._completed_ms = self._clock.monotonic_ms()
         except PenstockError as error:  # such as a full disk: logged once
-            if self.record.fail(str(error)):
-                _log.warning("pass_failed task=%s error=%s", name, error)
+            self._error = _shorten(str(error))
+            if self._error != before:
+                _log.warning("pass_failed task=%s error=%s", self.name, error)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
-            _log.exception("pass_failed task=%s error=%r", name, error)
-            self.record.fail(repr(error))
+            _log.exception("pass_failed task=%s error=%r", self.name, error)
+            self._error = _shorten(repr(error))
+
+    def report(self) -> PassReport:
+        now_ms, completed_ms = self._clock.monotonic_ms(), self._completed_ms
+        seconds_ago = None if completed_ms is None else (now_ms - completed_ms) / 1000
+        since_ms = self._started_ms if completed_ms is None else completed_ms
+        is_late = now_ms - since_ms > _LATE_PASSES * self._interval_s * 1000
+        if self._error is None and not is_late:
+            return PassReport(self.name, seconds_ago, None)
+        last = "never" if seconds_ago is None else f"{seconds_ago:,.0f} s ago"
+        text = (
+            f"{self.name}: the last complete pass was {last}; one is expected every "
+            f"{self._interval_s:,.0f} s."
+        )
+        if self._error is not None:
+            text += f" The last error was: {self._error}"
+        return PassReport(self.name, seconds_ago, text)
 
     async def _run(self) -> None:
         while not self._is_closing:
@@ -160,8 +140,8 @@ class PeriodicTask:
         if self._is_closing or task.cancelled():
             return
         error = task.exception()
-        _log.error("task_ended task=%s error=%r restarted=true", self.record.name, error)
-        self.record.fail(f"the task ended: {error!r}")
+        _log.error("task_ended task=%s error=%r restarted=true", self.name, error)
+        self._error = _shorten(f"the task ended: {error!r}")
         self.start()
 
 
@@ -180,6 +160,8 @@ class TurnBudget:
             await asyncio.sleep(0)
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str | None) -> str | None:
+    if text is None:
+        return None
     line = " ".join(text.split())
     return line if len(line) <= _ERROR_MAX else f"{line[:_ERROR_MAX]}..."

@@ -29,7 +29,7 @@ from penstock.service.certificates import Certificates
 from penstock.service.child_processes import ChildProcess, ChildState
 from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.listeners import open_sockets
+from penstock.service.listeners import listener_error, open_sockets
 from penstock.service.management_context import own_host_names
 from penstock.service.readiness import Finding, State
 from penstock.service.runtime_description import RuntimeDescription, public_host
@@ -39,17 +39,18 @@ _ANSWER_BYTES_MAX = 1024
 
 
 class PortalSockets:
-    """Listening sockets. Raises OSError when the port is in use, unless it is the default one: then
-    any free port is used, and `note` says so."""
+    """Listening sockets. Raises ListenerError when the port is in use, unless it is the default:
+    then any free port is used, and `note` says so."""
 
     def __init__(self, settings: Settings) -> None:
         self.note = ""
+        host, port = settings.host, settings.portal_port
         try:
-            self.sockets = open_sockets(settings.host, settings.portal_port)
+            self.sockets = open_sockets(host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or settings.portal_port != PORTAL_PORT:
-                raise
-            self.sockets = open_sockets(settings.host, 0)
+            if error.errno != errno.EADDRINUSE or port != PORTAL_PORT:
+                raise listener_error(host, port, "--portal-port", error) from error
+            self.sockets = open_sockets(host, 0)
             self.note = (
                 f"Port {PORTAL_PORT} is in use by another program: the portal uses another one; "
                 "choose it with --portal-port."

@@ -7,6 +7,7 @@ everything else is a warning of a 200.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import resource
@@ -154,17 +155,13 @@ def health_routes(
     return [Route("/health", health), Route("/ready", ready)]
 
 
-def raise_open_files_limit() -> tuple[int, int]:
-    """Raise the soft limit on open files to the hard limit; return both. Every connection and every
-    open segment needs a descriptor, and the usual soft limit is 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft, hard
-    try:
+def raise_open_files_limit() -> None:
+    """Raise the soft limit on open files to the hard limit. Every connection and every open segment
+    needs a descriptor, and the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS has an infinite hard limit that cannot be set.
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):  # macOS has an infinite hard limit that cannot be set
-        return soft, hard
-    return hard, hard
 
 
 def committer_report(health: LogHealth, clock: Clock) -> PassReport:

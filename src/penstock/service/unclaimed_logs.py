@@ -84,7 +84,10 @@ class UnclaimedLog(msgspec.Struct, frozen=True):
 def compare_logs(directory: Path, catalog: Catalog, logs: LogStore) -> list[UnclaimedLog]:
     """Finish deletions that a crash interrupted; find the logs of which the catalog knows nothing
     and reserve their names. To be called before a hub is created."""
-    finish_deletions(directory, catalog, logs)
+    for hub_id in catalog.deleted_hubs():
+        if (directory / hub_id).exists():
+            _logger.info("deletion of an event hub completed: id=%s", hub_id)
+            logs.drop(hub_id)
     hubs = [hub for each in catalog.namespaces() for hub in catalog.hubs(each.name)]
     unclaimed = find_unclaimed_logs(directory, {hub.id for hub in hubs})
     catalog.reserve_hubs({log.key: log.warning() for log in unclaimed if log.key is not None})
@@ -103,14 +106,6 @@ def find_unclaimed_logs(directory: Path, claimed: Collection[str]) -> list[Uncla
     for log in found:
         _logger.warning("unclaimed log: %s", log.warning())
     return found
-
-
-def finish_deletions(directory: Path, catalog: Catalog, logs: LogStore) -> None:
-    """Remove the logs of hubs whose deletion was committed before the process ended."""
-    for hub_id in catalog.deleted_hubs():
-        if (directory / hub_id).exists():
-            _logger.info("deletion of an event hub completed: id=%s", hub_id)
-            logs.drop(hub_id)
 
 
 async def forget_deletions(directory: Path, catalog: Catalog) -> None:

@@ -66,10 +66,10 @@ from penstock.service.admin_tokens import RENEW_INTERVAL_S, ProcessTokens, Servi
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
 from penstock.service.child_processes import ChildProcess
 from penstock.service.config.settings import Settings, destinations_of
-from penstock.service.data_directory import DataDirectory
+from penstock.service.data_directory import DataDirectory, new_key
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.lag_report import LagReport, follow_catalog
-from penstock.service.listeners import listener_error, open_listener
+from penstock.service.listeners import open_listener
 from penstock.service.metric_history import MetricHistory
 from penstock.service.metrics import BrokerCollector, MetricsPage, collect_capture
 from penstock.service.periodic_tasks import PeriodicTask, Work
@@ -127,9 +127,8 @@ class Penstock:
         async with self._stack:
             facts = await self._start()
             self._stack = self._stack.pop_all()
-            self._open = True
-            return facts
-        raise AssertionError("unreachable")
+        self._open = True
+        return facts
 
     async def stop(self) -> None:
         """Drain: no new work, what is queued reaches the disk, then the lock is released."""
@@ -334,14 +333,10 @@ class Penstock:
         self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
 
     def _prepare_certificate(self) -> None:
-        def prepare() -> certificates.Certificates:
-            return certificates.prepare_certificates(
-                self._data.path / "tls", self.settings, now_ms=self.clock.now_ms()
-            )
-
-        certificate = self._certificate = certificates.ReloadableCertificate(
-            prepare, self.clock.now_ms
-        )
+        directory = self._data.path / "tls"
+        prepare = partial(certificates.prepare_certificates, directory, self.settings)
+        certificate = certificates.ReloadableCertificate(prepare, self.clock.now_ms)
+        self._certificate = certificate
         finding = readiness.judge_certificate(certificate.validity, now_ms=self.clock.now_ms())
         if finding.state is not readiness.State.OK:
             _log.warning("certificate_check state=%s text=%s", finding.state, finding.text)
@@ -372,7 +367,7 @@ class Penstock:
             jobs=JobRegistry(),
             captures=registry,
             reads=context.reads,
-            new_key=management_context.new_key,
+            new_key=new_key,
             new_hub_id=new_hub_id,
             units_needed=management_context.required_units(self.broker),
             limit_set=self.settings.limits,
@@ -431,15 +426,9 @@ class Penstock:
 
     def _open_portal_sockets(self) -> str | None:
         """Return the address of the portal; None without one."""
-        settings = self.settings
-        if not settings.portal:
+        if not self.settings.portal:
             return None
-        try:
-            self._sockets = portal_process.PortalSockets(settings)
-        except OSError as error:
-            raise listener_error(
-                settings.host, settings.portal_port, "--portal-port", error
-            ) from error
+        self._sockets = portal_process.PortalSockets(self.settings)
         self._stack.callback(self._sockets.close)
         return self._sockets.url
 
@@ -510,7 +499,7 @@ class Penstock:
             capture=self._capture.check(captures),
             passes=[
                 readiness.committer_report(self._logs.health(), self.clock),
-                *(task.record.report() for task in self._tasks),
+                *(task.report() for task in self._tasks),
             ],
             warnings=[
                 # Damaged ranges of the log: their events cannot be read, all others can.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import base64
 import contextlib
 import os
 import secrets
@@ -45,6 +44,7 @@ from penstock.service.certificates import (
     server_context,
 )
 from penstock.service.config.settings import HubSettings, NamespaceSettings, Settings
+from penstock.service.data_directory import DataDirectory, new_key
 from penstock.testing.fault_board import FaultBoard
 from penstock.testing.faulty_hub import FaultyAddressLimits, FaultyHub
 from penstock.testing.published_events import PublishedEvent, decode_published
@@ -185,8 +185,6 @@ class InProcessService:
     def _root_key(self) -> Secret:
         if self.options.data is None:
             return new_key()
-        from penstock.service.data_directory import DataDirectory
-
         return DataDirectory(self.options.data).root_key()
 
     def create_hub(self, name: str, partitions: int, groups: Sequence[str]) -> None:
@@ -360,7 +358,3 @@ def _shared_certificates(pid: int) -> Certificates:
     directory = Path(tempfile.mkdtemp(prefix="penstock-testing-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return _certificates(directory / "tls")
-
-
-def new_key() -> Secret:
-    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())

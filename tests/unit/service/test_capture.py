@@ -325,7 +325,7 @@ async def test_hub_whose_settings_cannot_be_read_does_not_end_the_supervision(
         good, id="b" * 32, name=HubName("broken"), metadata={"captureRuns": [RUN], "capture": 7}
     )
     catalog.put_hub(broken)
-    await until(lambda: "contoso/broken" in (supervisor.task.record.report().warning or ""))
+    await until(lambda: "contoso/broken" in (supervisor.task.report().warning or ""))
     catalog.put_hub(good)
     await until(lambda: child.is_started)
     await supervisor.close()

@@ -368,7 +368,7 @@ async def test_error_that_nobody_foresaw_ends_one_pass_only(
     world.use(3)
     assert await world.written() > 0
     assert not failures
-    assert world.metering.task.record.report().warning is None
+    assert world.metering.task.report().warning is None
 
 
 async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
@@ -381,12 +381,12 @@ async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
         patched.setattr(world.broker.accounts, "pass_to", fail)
         world.use(3)
         assert await world.written() == 1
-    warning = world.metering.task.record.report().warning
+    warning = world.metering.task.report().warning
     assert warning is not None
     assert "metering" in warning
     world.use(4)
     assert await world.written() == 1
-    assert world.metering.task.record.report().warning is None
+    assert world.metering.task.report().warning is None
 
 
 async def test_retry_of_a_failed_write_does_not_begin_while_the_last_one_runs(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
+from penstock.model.errors import ListenerError
 from penstock.portal.settings import from_environ, hash_token
 from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.certificates import Certificates
@@ -39,7 +40,7 @@ CERTIFICATES = Certificates(
 def test_port_that_somebody_chose_and_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(portal_port=taken.getsockname()[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ListenerError, match="in use"):
             PortalSockets(settings)
 
 

@@ -159,12 +159,11 @@ def _parse_toml(file: Path, text: str) -> ConfigValue:
 
 def _read_limits(*values: ConfigValue | None) -> LimitSet | None:
     """Of the first value that is there."""
-    value = next((value for value in values if value is not None), None)
-    if value is None:
-        return None
-    limit_set = read_value(value, _TYPES["limits"], ReadContext())
-    assert isinstance(limit_set, LimitSet)
-    return limit_set
+    for value in values:
+        if value is not None:
+            limit_set: LimitSet = read_value(value, _TYPES["limits"], ReadContext())
+            return limit_set
+    return None
 
 
 def _read_namespaces(

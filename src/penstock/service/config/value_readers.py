@@ -59,9 +59,7 @@ def check_groups(value: ConfigValue, groups: list[GroupName]) -> tuple[GroupName
 def read_rights(value: ConfigValue, context: ReadContext) -> Right:
     rights = Right.NONE
     for item in value.items():
-        right = read_choice(item, _RIGHTS)
-        assert isinstance(right, Right)
-        rights |= right
+        rights |= read_choice(item, _RIGHTS)
     if rights is Right.NONE:
         raise ConfigurationError(f"{value.where} is empty: {', '.join(_RIGHTS)} are allowed.")
     return rights
