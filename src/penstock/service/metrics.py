@@ -32,7 +32,7 @@ _SAMPLES_PER_PIECE = 256  # histograms count as one
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Kind, name without "penstock_", and what it says.
-_BROKER_METRICS = (
+BROKER_METRICS = (
     # Of a hub: the fields of HubCounters.
     ("counter", "incoming_messages", "events acknowledged"),
     ("counter", "incoming_bytes", "bytes of acknowledged publications"),
@@ -72,9 +72,9 @@ _BROKER_METRICS = (
     ),
 )
 _LAG_FIELDS = tuple(
-    name.removeprefix("consumer_") for _, name, _ in _BROKER_METRICS if name.startswith("consumer_")
+    name.removeprefix("consumer_") for _, name, _ in BROKER_METRICS if name.startswith("consumer_")
 )
-_CAPTURE_METRICS = (
+CAPTURE_METRICS = (
     ("gauge", "capture_backlog_events", "events in no captured file yet"),
     ("gauge", "capture_backlog_seconds", "age of the oldest such event"),
     ("gauge", "capture_last_file_timestamp_seconds", "when the newest file's window closed"),
@@ -139,7 +139,7 @@ class BrokerCollector:
     certificate_expires_ms: Callable[[], int]  # that of the TLS listeners
 
     async def collect(self) -> Families:
-        families = _new_families(_BROKER_METRICS)
+        families = _new_families(BROKER_METRICS)
         budget = TurnBudget()
         for hub in self.broker.hubs():
             rows = self.lag(hub)
@@ -203,7 +203,7 @@ def _add_lag(families: Families, row: LagRow) -> None:
 
 async def collect_capture(watch: CaptureMonitor) -> Families:
     """Metrics of every captured hub: backlog, files, state."""
-    families = _new_families(_CAPTURE_METRICS)
+    families = _new_families(CAPTURE_METRICS)
     budget = TurnBudget()
     for status in await watch.statuses():
         labels = format_labels(namespace=status.namespace, hub=status.hub)
