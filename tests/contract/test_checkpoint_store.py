@@ -102,7 +102,7 @@ class Face:
 
 
 @pytest.fixture(scope="session")
-def keeper(start_session_server: ServerFactory) -> Server:
+def server(start_session_server: ServerFactory) -> Server:
     """A service that keeps checkpoints."""
     lines = ["[[namespaces]]", 'name = "contract"']
     for name in ("race", *(f"contract-{index}" for index in range(HUBS))):
@@ -124,7 +124,7 @@ WAYS = [("sqlite", "sync"), ("sqlite", "aio"), ("service", "sync"), ("service", 
 
 @pytest.fixture(params=WAYS, ids="-".join)
 async def store(
-    request: pytest.FixtureRequest, tmp_path: Path, keeper: Server
+    request: pytest.FixtureRequest, tmp_path: Path, server: Server
 ) -> AsyncIterator[Face]:
     kind, flavour = request.param
     room: Any = checkpoints if flavour == "sync" else aio
@@ -133,7 +133,7 @@ async def store(
         if kind == "sqlite":
             return room.SqliteCheckpointStore(tmp_path / "leases.sqlite")
         return room.ServiceCheckpointStore(
-            keeper["connection_string"], https_url=keeper["https"], ca_file=keeper["ca_file"]
+            server["connection_string"], https_url=server["https"], ca_file=server["ca_file"]
         )
 
     face = Face(make, kind, new_hub(kind))
@@ -347,7 +347,7 @@ def assert_one_line_of_owners(wins: list[tuple[str | None, str, str]]) -> None:
 @given(rounds=st.lists(st.integers(1, 6), min_size=2, max_size=4), data=st.data())
 @pytest.mark.parametrize("kind", ["sqlite", "service"])
 def test_of_claims_that_race_one_wins_each_time(
-    kind: str, rounds: list[int], data: st.DataObject, tmp_path: Path, keeper: Server
+    kind: str, rounds: list[int], data: st.DataObject, tmp_path: Path, server: Server
 ) -> None:
     shared = data.draw(st.booleans(), label="threads share one store")
     hub = "race"
@@ -356,7 +356,7 @@ def test_of_claims_that_race_one_wins_each_time(
         if kind == "sqlite":
             return checkpoints.SqliteCheckpointStore(tmp_path / "race.sqlite")
         return checkpoints.ServiceCheckpointStore(
-            keeper["connection_string"], https_url=keeper["https"], ca_file=keeper["ca_file"]
+            server["connection_string"], https_url=server["https"], ca_file=server["ca_file"]
         )
 
     stores = [make()] * len(rounds) if shared else [make() for _ in rounds]
@@ -393,11 +393,11 @@ def test_of_claims_that_race_one_wins_each_time(
 
 @pytest.mark.parametrize("kind", ["sqlite", "service"])
 def test_of_processes_that_race_one_wins_each_time(
-    kind: str, tmp_path: Path, keeper: Server
+    kind: str, tmp_path: Path, server: Server
 ) -> None:
     hub = new_hub(kind)
-    where = str(tmp_path / "race.sqlite") if kind == "sqlite" else keeper["connection_string"]
-    arguments = (kind, where, keeper["https"], keeper["ca_file"], hub)
+    where = str(tmp_path / "race.sqlite") if kind == "sqlite" else server["connection_string"]
+    arguments = (kind, where, server["https"], server["ca_file"], hub)
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, *arguments, f"process-{index}", "40"],

@@ -26,10 +26,11 @@ from penstock.catalog.usage_ledger import SqliteUsageLedger
 from penstock.checkpoints.sqlite_file import CheckpointFile
 from penstock.client import EventData
 from penstock.log.embedded.store import EmbeddedLogStore
+from penstock.model.clock import ManualClock
 from penstock.model.errors import LogCorrupt, PenstockError
 from penstock.model.metrics import NAMES, MetricRequest
 from penstock.portal.revocations import Revocations
-from penstock.service.admin_tokens import RevokedTokens
+from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.certificates import development_certificates, server_context
 from penstock.service.data_directory import DataDirectory
 from penstock.service.unclaimed_logs import find_unclaimed_logs
@@ -109,7 +110,7 @@ def read_keys(data: Path) -> Content:
 
 
 def read_revoked_tokens(data: Path) -> Content:
-    return [*RevokedTokens(data, now_ms=NOW_MS).ids()]
+    return [*ServiceTokens(DataDirectory(data), ManualClock(NOW_MS)).revoked()]
 
 
 def read_portal_revocations(data: Path) -> Content:
@@ -128,7 +129,7 @@ def read_log(data: Path) -> Content:
     """Every event, and the last number of every producer; a partition that is refused or a record
     that cannot be read is an error with its reason."""
     store = EmbeddedLogStore(data / "log", wake=lambda work: None)
-    content: Content = [log.names for log in find_unclaimed_logs(data / "log", ()).logs]
+    content: Content = [log.names for log in find_unclaimed_logs(data / "log", ())]
     try:
         for folder in sorted((data / "log").glob("*/[0-9]*")):
             log = store.partition(folder.parent.name, int(folder.name))
@@ -193,7 +194,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     data.root_key()  # the service reads it for a new namespace only
     portal = Revocations(old.data / "portal.revoked", now_ms=NOW_MS)
     for name in SESSIONS[:2]:
-        RevokedTokens(data.path, now_ms=NOW_MS).add(name, now_ms=NOW_MS)
+        ServiceTokens(data, ManualClock(NOW_MS)).revoke(name)
         portal.revoke(name, issued_ms=NOW_MS - 1, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
     # As the capture job does, which the service of this test does not start.
     for folder in (old.data / "capture").glob("*-*/"):

@@ -222,7 +222,7 @@ async def test_no_flipped_bit_gives_a_log_another_name(
         flipped[place // 8] ^= 1 << place % 8
         file.write_bytes(flipped)
         caplog.clear()
-        (log,) = find_unclaimed_logs(folder.parent, ()).logs
+        (log,) = find_unclaimed_logs(folder.parent, ())
         if log.names is None:
             assert f"name file unusable: file={file}" in caplog.text, place
         else:

@@ -10,7 +10,7 @@ from penstock.model import limits
 from penstock.model.errors import ArgumentError, MessageTooLarge, PenstockError
 from penstock.model.events import EventBatch, Receipt, StoredBatch
 
-Wake = Callable[[Callable[[], None]], None]
+Wake = Callable[[Callable[[], None]], object]
 """Runs a function on the owner's thread soon, in the order of the calls. Any thread may call it."""
 
 _logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ names is safe.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 
 class HostNames:
@@ -23,13 +23,18 @@ class HostNames:
         host = _normalize(_without_port(header))
         if host == "localhost" or host in self._names:
             return True
-        try:
-            address = ip_address(host)
-            return address.is_loopback or (
-                server is not None and address == ip_address(server.partition("%")[0])
-            )
-        except ValueError:
+        address = parse_address(host)
+        if address is None:
             return False
+        return address.is_loopback or address == parse_address((server or "").partition("%")[0])
+
+
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """None where the text is not an IP address."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
 
 
 def _without_port(header: str) -> str:

@@ -118,7 +118,7 @@ def back_up(
         partitions=verified.partitions,
         events=verified.events,
         findings=verified.losses,
-        files=sorted(copier.files, key=lambda file: file.path),
+        files=sorted(copier.files.values(), key=lambda file: file.path),
     )
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     write_file_atomically(place / MANIFEST, content)
@@ -206,7 +206,7 @@ class _BackupCopier:
         self._data = data
         self._place = place
         self._report = report
-        self.files: list[CopiedFile] = []
+        self.files: dict[Path, CopiedFile] = {}  # by path within the backup
 
     def copy_capture_states(self) -> None:
         """The state files of Capture, and the id of its job."""
@@ -251,15 +251,12 @@ class _BackupCopier:
             first = inside.parts[0]
             if first in ("log", _CAPTURE, _CAPTURED) or ".sqlite" in first:
                 continue  # copied above, or not to be copied
-            if file.name.endswith(".new"):
-                continue
-            if str(inside) not in _LEFT_OUT:
+            if not file.name.endswith(".new") and str(inside) not in _LEFT_OUT:
                 self._copy(file)
 
     def _copy_database(self, file: Path) -> None:
         """Raises DataDirectoryError."""
-        target = self._place / file.relative_to(self._data)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = self._make_target(file)
         target.touch(0o600, exist_ok=False)  # with its mode, so that other users can never read it
         try:
             with closing(_read_only(file)) as source:
@@ -284,9 +281,7 @@ class _BackupCopier:
     def _copy(self, file: Path, *, is_newest: bool = False) -> bool:
         """Return whether the file still existed. The copy of the newest segment ends after its last
         complete record."""
-        inside = file.relative_to(self._data)
-        target = self._place / inside
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = self._make_target(file)
         try:
             stop = _flushed_size(file) if is_newest else None
             found = _copy_file(file, target, stop, self._report)
@@ -300,18 +295,19 @@ class _BackupCopier:
 
     def _drop_older(self, folder: Path, name: str) -> None:
         inside = folder.relative_to(self._data)
-        kept: list[CopiedFile] = []
-        for file in self.files:
-            path = Path(file.path)
+        for path in list(self.files):
             if path.parent == inside and path.name.partition(".")[0] <= name.partition(".")[0]:
                 (self._place / path).unlink(missing_ok=True)
-            else:
-                kept.append(file)
-        self.files = kept
+                del self.files[path]
+
+    def _make_target(self, file: Path) -> Path:
+        target = self._place / file.relative_to(self._data)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return target
 
     def _note(self, target: Path, found: tuple[int, str]) -> None:
-        inside = target.relative_to(self._place).as_posix()
-        self.files.append(CopiedFile(inside, *found))
+        inside = target.relative_to(self._place)
+        self.files[inside] = CopiedFile(inside.as_posix(), *found)
 
 
 def _flushed_size(path: Path) -> int:

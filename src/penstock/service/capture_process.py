@@ -10,10 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-
-import msgspec
 
 from penstock.capture.description import parse_description
 from penstock.capture.destinations import resolve_destination
@@ -25,13 +24,7 @@ from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
 from penstock.service.admin_tokens import token_file
-from penstock.service.child_processes import (
-    ChildProcess,
-    ChildProcesses,
-    ChildState,
-    ChildStatus,
-    Probe,
-)
+from penstock.service.child_processes import ChildProcess, ChildState, ChildStatus
 from penstock.service.config.settings import Settings
 from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 from penstock.service.readiness import Finding, State
@@ -56,56 +49,45 @@ class CaptureSupervisor:
     """Keeps the job's process while some hub needs it. Used on the event loop's thread."""
 
     def __init__(
-        self,
-        children: ChildProcesses,
-        catalog: Catalog,
-        registry: CaptureRegistry,
-        child: ChildProcess,
-        clock: Clock,
+        self, catalog: Catalog, registry: CaptureRegistry, child: ChildProcess, clock: Clock
     ) -> None:
-        self._children = children
         self._catalog = catalog
         self._registry = registry
-        self._child = msgspec.structs.replace(child, heard=self._on_status)
+        self._child = child
+        self._clock = clock
+        child.on_status, child.probe = self._on_status, self.is_polling
         self._exit_error = ""  # of a process that exits again and again
-        self._task = PeriodicTask(
+        self.task = PeriodicTask(
             "capture supervision", self._supervise, clock, interval_s=_SUPERVISE_EVERY_S
         )
-        self.record = self._task.record
-        self._unsubscribe: Callable[[], None] | None = None
-
-    def start(self) -> None:
-        self._unsubscribe = self._catalog.subscribe(self._on_change)
-        self._task.start()
+        self._unsubscribe = catalog.subscribe(self._on_change)
 
     def _on_change(self, change: CatalogChange) -> None:
         if isinstance(change.entity, Namespace | Hub):
-            self._task.wake()
+            self.task.wake()
 
     async def close(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        await self._task.close()
-        await self._children.stop(NAME)
+        self._unsubscribe()
+        await self.task.close()
+        await self._child.stop()
 
     async def _supervise(self) -> str | None:
         """Start or stop the process as the catalog requires. Returns the hub whose settings cannot
         be read."""
         is_needed, problem = await self._is_needed()
-        if is_needed and (missing := missing_packages()):
+        if is_needed and (missing := [name for name in _NEEDED if find_spec(name) is None]):
             trouble = _MISSING.format(", ".join(missing))
             if self._registry.trouble != trouble:
                 _log.warning("%s", trouble)
             self._registry.trouble = trouble
             return problem
         self._registry.trouble = self._exit_error
-        runs = any(each.name == NAME for each in self._children.status())
-        if is_needed and not runs:
+        if is_needed and not self._child.is_started:
             _log.info("capture_started")
-            self._children.start(self._child)
-        elif runs and not is_needed:
+            self._child.start()
+        elif self._child.is_started and not is_needed:
             _log.info("capture_stopped reason=no_hub_is_captured")
-            await self._children.stop(NAME)
+            await self._child.stop()
         return problem
 
     def _on_status(self, status: ChildStatus) -> None:
@@ -115,6 +97,18 @@ class CaptureSupervisor:
             _describe_exit(status) if is_down and status.in_vain >= _EXITS_MAX else ""
         )
         self._registry.trouble = self._exit_error
+
+    async def is_polling(self) -> bool:
+        """Whether the job still polls. A new process has to poll itself: the last request may be
+        of the process before it."""
+        now_ms = self._clock.now_ms()
+        ago_ms = self._registry.last_poll_age_ms(now_ms)
+        if ago_ms is None or ago_ms < 0:
+            return False  # no job ever did, or the clock was set back: it polls again soon
+        status = self._child.status
+        if status.state is ChildState.STARTING:
+            return now_ms - ago_ms > status.since_ms
+        return ago_ms < _HUNG_MS
 
     async def _is_needed(self) -> tuple[bool, str | None]:
         """Whether some hub has something to capture and a destination that exists; and the first
@@ -147,29 +141,6 @@ class CaptureSupervisor:
         return False
 
 
-def missing_packages() -> list[str]:
-    return [name for name in _NEEDED if find_spec(name) is None]
-
-
-def job_is_polling(
-    children: ChildProcesses, registry: CaptureRegistry, now_ms: Callable[[], int]
-) -> Probe:
-    """Whether the job still polls. A new process has to poll itself: the last request may be of
-    the process before it."""
-
-    async def is_polling() -> bool:
-        at_ms = now_ms()
-        ago_ms = registry.last_poll_age_ms(at_ms)
-        if ago_ms is None or ago_ms < 0:
-            return False  # no job ever did, or the clock was set back: it polls again soon
-        for status in children.status():
-            if status.name == NAME and status.state is ChildState.STARTING:
-                return at_ms - ago_ms > status.since_ms
-        return ago_ms < _HUNG_MS
-
-    return is_polling
-
-
 def _describe_exit(status: ChildStatus) -> str:
     code = status.last_exit
     if code is None:
@@ -182,7 +153,7 @@ def _describe_exit(status: ChildStatus) -> str:
     )
 
 
-def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -> ChildProcess:
+def capture_child(settings: Settings, facts: RuntimeDescription, clock: Clock) -> ChildProcess:
     """`penstock capture run`. The environment names the service: other users can read command-line
     arguments."""
     environ = {
@@ -213,37 +184,31 @@ def capture_child(settings: Settings, facts: RuntimeDescription, probe: Probe) -
     if facts.amqp is not None and settings.is_loopback:
         environ["PENSTOCK_CAPTURE_AMQP"] = facts.amqp
     command = (sys.executable, "-m", "penstock.cli", "capture", "run")
-    return ChildProcess(NAME, command, environ, probe, start_s=_START_S)
+    return ChildProcess(NAME, command, environ, clock, start_s=_START_S)
 
 
+@dataclass(eq=False)
 class CaptureMonitor:
     """The status of all captured hubs for health, metrics and log warnings."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        registry: CaptureRegistry,
-        ends: Callable[[Hub], Mapping[str, int]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._catalog = catalog
-        self._registry = registry
-        self._ends = ends
-        self._now_ms = now_ms
-        self._warned: dict[str, int] = {}
+    catalog: Catalog
+    registry: CaptureRegistry
+    ends: Callable[[Hub], Mapping[str, int]]
+    now_ms: Callable[[], int]
+    _warned: dict[str, int] = field(default_factory=dict)
 
     async def statuses(self) -> list[CaptureStatus]:
         """The status of every hub with a capture description, a bounded number of hubs per
         event-loop turn. A hub whose settings cannot be read is left out; supervision reports it."""
         statuses: list[CaptureStatus] = []
         budget = TurnBudget()
-        for namespace in self._catalog.namespaces():
-            for hub in self._catalog.hubs(namespace.name):
+        for namespace in self.catalog.namespaces():
+            for hub in self.catalog.hubs(namespace.name):
                 await budget.spend()
                 if hub.capture_description is not None:
                     with contextlib.suppress(Exception):
-                        ends = self._ends(hub)
-                        statuses.append(self._registry.status(hub, ends, now_ms=self._now_ms()))
+                        ends = self.ends(hub)
+                        statuses.append(self.registry.status(hub, ends, now_ms=self.now_ms()))
                         await budget.spend(hub.partition_count)
         return statuses
 
@@ -266,7 +231,7 @@ class CaptureMonitor:
 
     async def log_warnings(self) -> None:
         """The same warning at most every ten minutes."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         for status in await self.statuses():
             key = f"{status.namespace}/{status.hub}"
             if status.warning_text is None:

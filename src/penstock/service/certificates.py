@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
 import json
 import logging
 import re
@@ -19,6 +18,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ import msgspec
 from penstock.io.files import write_file_atomically
 from penstock.model import limits
 from penstock.model.errors import ConfigurationError, DataDirectoryError, PenstockError
+from penstock.model.host_names import parse_address
 from penstock.service.config.settings import Settings
 
 _logger = logging.getLogger("penstock.tls")
@@ -50,6 +51,16 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Path
     is_own: bool = False  # configured, not a development certificate
 
+    @property
+    def note_file(self) -> Path:
+        """`server.json` of a development certificate."""
+        return self.certificate_file.with_suffix(".json")
+
+    @property
+    def ca_key_file(self) -> Path:
+        """Of a development CA."""
+        return self.ca_file.with_suffix(".key")
+
 
 class CertificateValidity(msgspec.Struct, frozen=True, kw_only=True):
     """From when to when a certificate file is valid: what all its certificates have in common."""
@@ -66,7 +77,7 @@ def read_validity(certificates: Certificates) -> CertificateValidity:
     if certificates.is_own:
         return _read_pem_validity(file)
     try:  # without X.509 code, which is slow to load
-        not_after_ms = int(json.loads(_note(certificates).read_text())["not_after_ms"])
+        not_after_ms = int(json.loads(certificates.note_file.read_text())["not_after_ms"])
     except (OSError, ValueError, TypeError, KeyError):
         return msgspec.structs.replace(_read_pem_validity(file), is_own=False)
     return CertificateValidity(file=file, not_before_ms=0, not_after_ms=not_after_ms, is_own=False)
@@ -77,12 +88,9 @@ def _read_pem_validity(file: Path) -> CertificateValidity:
 
     try:
         chain = x509.load_pem_x509_certificates(file.read_bytes())
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read the certificate {file} ({error.strerror})."
-        ) from error
-    except ValueError as error:
-        raise ConfigurationError(f"Cannot read the certificate {file} ({error}).") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"Cannot read the certificate {file} ({reason}).") from error
     return CertificateValidity(
         file=file,
         not_before_ms=max(int(each.not_valid_before_utc.timestamp() * 1000) for each in chain),
@@ -180,8 +188,7 @@ def machine_names(hosts_file: Path = Path("/etc/hosts")) -> tuple[str, ...]:
 def _coverable(host_names: Iterable[str]) -> list[str]:
     """The names that a certificate can have, in order: no wildcards, zones or blanks."""
     names = dict.fromkeys(name.strip().lower().rstrip(".") for name in host_names)
-    kept = [name for name in names if _address(name) or _is_host_name(name)]
-    return kept[:_NAMES_MAX]
+    return [name for name in names if _address(name) or _is_host_name(name)][:_NAMES_MAX]
 
 
 def _is_host_name(name: str) -> bool:
@@ -190,13 +197,10 @@ def _is_host_name(name: str) -> bool:
     return not name.rpartition(".")[2].isdigit()  # no top-level domain is a number: an address
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     """None also for an unspecified address (0.0.0.0, ::): no client connects to it."""
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return None
-    return None if address.is_unspecified else address
+    address = parse_address(name)
+    return None if address is None or address.is_unspecified else address
 
 
 class _Note(msgspec.Struct):
@@ -218,7 +222,7 @@ def _is_good(files: Certificates, wanted: list[str], *, now_ms: int) -> bool:
     trust a new one."""
     if not all(f.is_file() for f in (files.certificate_file, files.key_file, files.ca_file)):
         return False
-    file = _note(files)
+    file = files.note_file
     try:
         note = msgspec.json.decode(file.read_bytes(), type=_Note)
     except FileNotFoundError:
@@ -238,12 +242,12 @@ def _is_good(files: Certificates, wanted: list[str], *, now_ms: int) -> bool:
 
 
 def _are_whole(files: Certificates, sums: dict[str, int]) -> bool:
-    found = _sums(files)
-    for file in (files.ca_file, files.ca_file.with_suffix(".key")):
+    note, found = files.note_file, _sums(files)
+    for file in (files.ca_file, files.ca_key_file):
         if found.get(file.name) != sums.get(file.name):
             raise DataDirectoryError(
-                f"{file} is damaged: it does not match its checksum in {_note(files)}. Restore it "
-                f"from a backup; if you replaced it yourself, remove {_note(files).name}; or "
+                f"{file} is damaged: it does not match its checksum in {note}. Restore it "
+                f"from a backup; if you replaced it yourself, remove {note.name}; or "
                 f"remove the directory {file.parent} for a new CA, which clients must then trust."
             )
     for file in (files.certificate_file, files.key_file):
@@ -254,19 +258,14 @@ def _are_whole(files: Certificates, sums: dict[str, int]) -> bool:
 
 
 def _sums(files: Certificates) -> dict[str, int]:
-    authority_key = files.ca_file.with_suffix(".key")
-    parts = (files.ca_file, authority_key, files.certificate_file, files.key_file)
+    parts = (files.ca_file, files.ca_key_file, files.certificate_file, files.key_file)
     return {file.name: zlib.crc32(file.read_bytes()) for file in parts if file.is_file()}
 
 
 def _write_note(files: Certificates, names: list[str], not_after_ms: int) -> None:
     note = _Note(names, not_after_ms, _sums(files))
     note.note_sum = note.sum_up()
-    write_file_atomically(_note(files), msgspec.json.encode(note), mode=0o644)
-
-
-def _note(files: Certificates) -> Path:
-    return files.certificate_file.with_suffix(".json")
+    write_file_atomically(files.note_file, msgspec.json.encode(note), mode=0o644)
 
 
 def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
@@ -274,12 +273,9 @@ def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
     certificate is created again."""
     from penstock.service import development_ca  # late: see there
 
-    note = _note(files)
-    note.unlink(missing_ok=True)
+    files.note_file.unlink(missing_ok=True)
     ends_ms = development_ca.make_server_certificate(
-        files.certificate_file,
-        files.key_file,
-        files.ca_file,
+        *(files.certificate_file, files.key_file, files.ca_file),
         {name: _address(name) for name in wanted},
         now_ms=now_ms,
     )
@@ -289,12 +285,12 @@ def _make(files: Certificates, wanted: list[str], *, now_ms: int) -> None:
 class ReloadableCertificate:
     """The certificate of the TLS listeners. Used on the event loop's thread."""
 
-    def __init__(self, prepare: Callable[[], Certificates], now_ms: Callable[[], int]) -> None:
-        """`prepare` returns the files, and renews a development certificate that expires soon.
-        Raises ConfigurationError, DataDirectoryError."""
+    def __init__(self, prepare: Callable[..., Certificates], now_ms: Callable[[], int]) -> None:
+        """`prepare(now_ms=...)` returns the files, and renews a development certificate that
+        expires soon. Raises ConfigurationError, DataDirectoryError."""
         self._prepare = prepare
         self._now_ms = now_ms
-        self.files = prepare()
+        self.files = prepare(now_ms=now_ms())
         self._refused: _Fingerprint | None = None  # files that could not be loaded
         self._fingerprint: _Fingerprint = ()
         with contextlib.suppress(OSError):  # the next line says what is wrong
@@ -310,8 +306,10 @@ class ReloadableCertificate:
         """One pass: load the files if they changed; return why they could not be loaded. The old
         certificate stays in use then."""
         try:
-            if not self.files.is_own and self._expires_soon():
-                self.files = self._prepare()
+            now_ms = self._now_ms()
+            expires_soon = now_ms >= self.validity.not_after_ms - RENEW_DAYS * _DAY_MS
+            if not self.files.is_own and expires_soon:
+                self.files = self._prepare(now_ms=now_ms)
             fingerprint = _read_fingerprint(self.files)
         except (OSError, PenstockError) as error:
             return f"the certificate cannot be read: {error}; the one before is still in use"
@@ -329,15 +327,9 @@ class ReloadableCertificate:
         self._current, self.validity = context, validity
         self._fingerprint, self._refused = fingerprint, None
         until = datetime.datetime.fromtimestamp(validity.not_after_ms / 1000, tz=datetime.UTC)
-        _logger.info(
-            "certificate_reloaded file=%s expires=%s",
-            validity.file,
-            until.isoformat("T", "seconds"),
-        )
+        expires = until.isoformat("T", "seconds")
+        _logger.info("certificate_reloaded file=%s expires=%s", validity.file, expires)
         return None
-
-    def _expires_soon(self) -> bool:
-        return self._now_ms() >= self.validity.not_after_ms - RENEW_DAYS * _DAY_MS
 
     def _select(
         self, handshake: ssl.SSLSocket | ssl.SSLObject, name: str, context: ssl.SSLContext

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -50,6 +51,12 @@ Probe = Callable[[], Awaitable[bool]]
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
 
+async def _pause(until: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await until.wait()
+
+
 class ChildState(StrEnum):
     STARTING = "Starting"  # its process is there; it has not answered its first probe
     RUNNING = "Running"
@@ -57,117 +64,97 @@ class ChildState(StrEnum):
     STOPPED = "Stopped"
 
 
-class ChildProcess(msgspec.Struct, frozen=True):
-    """What to run. `environ` is the whole environment; secrets go there and not into `command`,
-    which every user of the machine can read. `probe` tells whether it still works; without one
-    it does as long as its process lives. `start_s` is how long it may take to its first answer.
-    `heard` is told of each new state. `pass_fds` are descriptors that it inherits."""
-
-    name: str
-    command: Sequence[str]
-    environ: Mapping[str, str]
-    probe: Probe | None = None
-    pass_fds: Sequence[int] = ()
-    start_s: float = START_S
-    heard: Callable[[ChildStatus], None] | None = None
-
-    def __repr__(self) -> str:  # the environment holds secrets
-        return f"Child({self.name!r})"
-
-
 class ChildStatus(msgspec.Struct, frozen=True):
-    name: str
     state: ChildState
-    pid: int | None
-    restarts: int
-    last_exit: int | None  # as of a process: negative for the signal that ended it
-    since_ms: int  # when it came into this state
+    pid: int | None = None
+    restarts: int = 0
+    last_exit: int | None = None  # as of a process: negative for the signal that ended it
+    since_ms: int = 0  # when it came into this state
     in_vain: int = 0  # ends in a row, each before it had been well for a while
 
 
-class _SupervisedChild:
-    """A child and where it is in its life."""
+@dataclass(eq=False)
+class ChildProcess:
+    """One child, from `start` to `stop`, after which it can be started again. Used on one loop,
+    from its thread.
 
-    def __init__(self, child: ChildProcess, now_ms: int) -> None:
-        self.child = child
-        self.log = logging.getLogger(f"penstock.child.{child.name}")
-        self.stopping = asyncio.Event()
-        self.status = ChildStatus(child.name, ChildState.STARTING, None, 0, None, now_ms)
-        self.task: asyncio.Task[None] | None = None
+    `environ` is the whole environment; secrets go there and not into `command`, which every user of
+    the machine can read. `probe` tells whether it still works; without one it does as long as its
+    process lives. `start_s` is how long it may take to its first answer. `on_status` is called with
+    each new state. `pass_fds` are descriptors that it inherits."""
 
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str] = field(repr=False)
+    clock: Clock
+    probe: Probe | None = None
+    pass_fds: Sequence[int] = ()
+    start_s: float = START_S
+    on_status: Callable[[ChildStatus], None] | None = None
+    grace_s: float = GRACE_S
+    pause: Pause = _pause
 
-class ChildProcesses:
-    """Every child of this process. `close` ends them all; used on one loop, from its thread."""
+    def __post_init__(self) -> None:
+        self.status = ChildStatus(ChildState.STOPPED)
+        self.log = logging.getLogger(f"penstock.child.{self.name}")
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
-    def __init__(self, clock: Clock, *, grace_s: float = GRACE_S, pause: Pause | None = None):
-        self._clock = clock
-        self._grace_s = grace_s
-        self._pause = pause or _pause
-        self._kept: dict[str, _SupervisedChild] = {}
+    @property
+    def is_started(self) -> bool:
+        return self._task is not None
 
-    def start(self, child: ChildProcess) -> None:
-        """Returns at once; ValueError when one of that name is there."""
-        if child.name in self._kept:
-            raise ValueError(f"A child '{child.name}' is there already: stop it first.")
-        kept = self._kept[child.name] = _SupervisedChild(child, self._clock.now_ms())
-        kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
+    def start(self) -> None:
+        """Returns at once; ValueError when it is started already."""
+        if self._task is not None:
+            raise ValueError(f"The child '{self.name}' is there already: stop it first.")
+        self._stopping.clear()
+        self.status = ChildStatus(ChildState.STARTING, since_ms=self.clock.now_ms())
+        self._task = asyncio.get_running_loop().create_task(self._supervise())
 
-    async def stop(self, name: str) -> None:
-        """SIGTERM, then SIGKILL; returns when it is gone. Nothing when there is none."""
-        kept = self._kept.get(name)
-        if kept is None or kept.task is None:
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL; returns when it is gone. Nothing when it is not started."""
+        if self._task is None:
             return
-        kept.stopping.set()
+        self._stopping.set()
         # The task ends by itself, within the grace: it is not cancelled halfway through.
-        await asyncio.wait([kept.task])
-        self._kept.pop(name, None)
+        await asyncio.wait([self._task])
+        self._task = None
 
-    def status(self) -> list[ChildStatus]:
-        return [kept.status for kept in self._kept.values()]
-
-    async def close(self) -> None:
-        await asyncio.gather(*(self.stop(name) for name in list(self._kept)))
-
-    # --- one child's life -----------------------------------------------------------------------
-
-    async def _keep(self, kept: _SupervisedChild) -> None:
+    async def _supervise(self) -> None:
         failures = 0  # in a row
-        while not kept.stopping.is_set():
-            began_ms = self._clock.monotonic_ms()
+        while not self._stopping.is_set():
+            began_ms = self.clock.monotonic_ms()
+            exit_code: int | None
             try:
-                exit_code = await self._live(kept)
-            except Exception:  # its supervision goes on, whatever happened to it
-                kept.log.exception("child_failed child=%s", kept.child.name)
+                exit_code = await self._live()
+            except Exception:  # no process, no thread, no memory: it is tried again later
+                self.log.exception("child_failed child=%s", self.name)
                 exit_code = None
-            if kept.stopping.is_set():
+            if self._stopping.is_set():
                 break
-            has_lived = self._clock.monotonic_ms() - began_ms >= LIVED_S * 1000
+            has_lived = self.clock.monotonic_ms() - began_ms >= LIVED_S * 1000
             failures = 1 if has_lived else failures + 1
             delay_s = BACKOFF.pause_s(failures)
-            was_well = has_lived and kept.status.state is ChildState.RUNNING
-            in_vain = 1 if was_well else kept.status.in_vain + 1
-            self._move(kept, ChildState.WAITING, pid=None, last_exit=exit_code, in_vain=in_vain)
-            kept.log.warning(
-                "ended child=%s exit=%s: starts again in %g s", kept.child.name, exit_code, delay_s
+            was_well = has_lived and self.status.state is ChildState.RUNNING
+            in_vain = 1 if was_well else self.status.in_vain + 1
+            self._move(ChildState.WAITING, pid=None, last_exit=exit_code, in_vain=in_vain)
+            self.log.warning(
+                "ended child=%s exit=%s: starts again in %g s", self.name, exit_code, delay_s
             )
-            await self._pause(kept.stopping, delay_s)
-            if not kept.stopping.is_set():
-                kept.status = msgspec.structs.replace(
-                    kept.status, restarts=kept.status.restarts + 1
-                )
-        self._move(kept, ChildState.STOPPED, pid=None)
+            await self.pause(self._stopping, delay_s)
+            if not self._stopping.is_set():
+                restarts = self.status.restarts + 1
+                self.status = msgspec.structs.replace(self.status, restarts=restarts)
+        self._move(ChildState.STOPPED, pid=None)
 
-    async def _live(self, kept: _SupervisedChild) -> int | None:
-        """From start to end of one process; its exit code, None when it could not be started."""
+    async def _live(self) -> int:
+        """From start to end of one process; its exit code. Raises when it cannot be started."""
+        process, reading = await _spawn(self)
+        state = ChildState.RUNNING if self.probe is None else ChildState.STARTING
+        self._move(state, pid=process.pid)
         try:
-            process, reading = await _spawn(kept.child, kept.log)
-        except Exception as error:  # noqa: BLE001 - no process, no thread, no memory: try again later
-            kept.log.error("cannot start child=%s: %r", kept.child.name, error)
-            return None
-        state = ChildState.RUNNING if kept.child.probe is None else ChildState.STARTING
-        self._move(kept, state, pid=process.pid)
-        try:
-            await self._until_over(kept, process)
+            await self._until_over(process)
         finally:
             code = await self._end(process)
             # A grandchild that left the group may hold the pipe open: it is not waited for.
@@ -175,15 +162,13 @@ class ChildProcesses:
             reading.cancel()
         return code
 
-    async def _until_over(
-        self, kept: _SupervisedChild, process: asyncio.subprocess.Process
-    ) -> None:
+    async def _until_over(self, process: asyncio.subprocess.Process) -> None:
         """Until it ended, is to be stopped, or does not answer any more."""
         ended = asyncio.create_task(process.wait())
-        stopping = asyncio.create_task(kept.stopping.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
         watching = [ended, stopping]
-        if kept.child.probe is not None:
-            watching.append(asyncio.create_task(self._until_hung(kept, kept.child.probe)))
+        if self.probe is not None:
+            watching.append(asyncio.create_task(self._until_hung(self.probe)))
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             hung = not ended.done() and not stopping.done()
@@ -191,27 +176,27 @@ class ChildProcesses:
             for task in watching:
                 task.cancel()
         if hung:
-            kept.log.error("child=%s does not answer: it is killed", kept.child.name)
+            self.log.error("child=%s does not answer: it is killed", self.name)
             _signal_group(process.pid, signal.SIGKILL)
 
-    async def _until_hung(self, kept: _SupervisedChild, probe: Probe) -> bool:
+    async def _until_hung(self, probe: Probe) -> bool:
         """Ask every now and then; returns when too many answers in a row were missed."""
         never = asyncio.Event()  # this task is cancelled, the event is not set
-        began_ms, missed = self._clock.monotonic_ms(), 0
+        began_ms, missed = self.clock.monotonic_ms(), 0
         while True:
             if await _answers(probe):
                 missed = 0
-                if kept.status.state is ChildState.STARTING:
-                    self._move(kept, ChildState.RUNNING)
-            elif kept.status.state is ChildState.STARTING:
-                if self._clock.monotonic_ms() - began_ms >= kept.child.start_s * 1000:
+                if self.status.state is ChildState.STARTING:
+                    self._move(ChildState.RUNNING)
+            elif self.status.state is ChildState.STARTING:
+                if self.clock.monotonic_ms() - began_ms >= self.start_s * 1000:
                     return True
             else:
                 missed += 1
                 if missed >= PROBES_MISSED_MAX:
                     return True
-            young = kept.status.state is ChildState.STARTING
-            await self._pause(never, 0.25 if young else PROBE_EVERY_S)
+            young = self.status.state is ChildState.STARTING
+            await self.pause(never, 0.25 if young else PROBE_EVERY_S)
 
     async def _end(self, process: asyncio.subprocess.Process) -> int:
         """Politely, then not; and whatever it left of its group."""
@@ -219,7 +204,7 @@ class ChildProcesses:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             try:
-                async with asyncio.timeout(self._grace_s):
+                async with asyncio.timeout(self.grace_s):
                     await process.wait()
             except TimeoutError:
                 _signal_group(process.pid, signal.SIGKILL)
@@ -227,19 +212,19 @@ class ChildProcesses:
         _signal_group(process.pid, signal.SIGKILL)
         return code
 
-    def _move(self, kept: _SupervisedChild, state: ChildState, **changed: int | None) -> None:
-        kept.status = msgspec.structs.replace(
-            kept.status, state=state, since_ms=self._clock.now_ms(), **changed
+    def _move(self, state: ChildState, **changes: int | None) -> None:
+        self.status = msgspec.structs.replace(
+            self.status, state=state, since_ms=self.clock.now_ms(), **changes
         )
-        if kept.child.heard is not None:
+        if self.on_status is not None:
             try:
-                kept.child.heard(kept.status)
+                self.on_status(self.status)
             except Exception:
-                kept.log.exception("child_callback_failed child=%s", kept.child.name)
+                self.log.exception("child_callback_failed child=%s", self.name)
 
 
 async def _spawn(
-    child: ChildProcess, log: logging.Logger
+    child: ChildProcess,
 ) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
     """The process, and who reads what it writes. The pipe is ours and not asyncio's, whose `wait`
     lasts until it is closed: by a grandchild that may be never."""
@@ -260,7 +245,7 @@ async def _spawn(
         raise
     finally:
         os.close(theirs)
-    return process, asyncio.create_task(_forward(ours, log))
+    return process, asyncio.create_task(_forward(ours, child.log))
 
 
 async def _forward(descriptor: int, log: logging.Logger) -> None:
@@ -299,9 +284,3 @@ async def _answers(probe: Probe) -> bool:
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-async def _pause(until: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await until.wait()

@@ -35,7 +35,6 @@ from penstock.model.errors import DataDirectoryError
 _logger = logging.getLogger(__name__)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_KEY_BYTES = 32
 _SECRET_BYTES_MAX = 1 * limits.KB
 
 
@@ -94,11 +93,16 @@ class DataDirectory:
         self._runtime.remove()
 
 
+def new_key() -> Secret:
+    """256 random bits as base64 (docs/security.md)."""
+    return Secret(base64.b64encode(secrets.token_bytes(32)).decode())
+
+
 def _load_secret(file: Path) -> str:
-    """256 random bits as base64: created by the first call, then read from the file."""
+    """A random key: created by the first call, then read from the file."""
     try:
         if not file.exists():
-            secret = base64.b64encode(secrets.token_bytes(_KEY_BYTES))
+            secret = new_key().reveal().encode()
             write_file_atomically(file, add_checksum(secret), mode=0o600, replace=False)
         with file.open("rb") as opened:
             stored = opened.read(_SECRET_BYTES_MAX)

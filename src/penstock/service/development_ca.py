@@ -40,7 +40,8 @@ def make_server_certificate(
     authority, authority_key = _authority(ca_file, now_ms=now_ms)
     key = _new_key()
     ends_ms = min(now_ms + SERVER_DAYS * DAY_MS, _ends_ms(authority))
-    builder = _builder(key, "localhost", authority.subject, now_ms=now_ms, ends_ms=ends_ms)
+    name = _common_name("localhost")
+    builder = _builder(key, name, authority.subject, now_ms=now_ms, ends_ms=ends_ms)
     issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     alternatives = [
         x509.DNSName(name) if address is None else x509.IPAddress(address)
@@ -54,8 +55,7 @@ def make_server_certificate(
         .add_extension(issuer_key, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    write_file_atomically(key_file, _key_pem(key), mode=0o600)
-    write_file_atomically(certificate_file, _pem(certificate), mode=0o644)
+    _write(key_file, key, certificate_file, certificate)
     return ends_ms
 
 
@@ -67,16 +67,14 @@ def _authority(file: Path, *, now_ms: int) -> tuple[x509.Certificate, PrivateKey
         return found
     key = _new_key()
     # With the host name, a trust store can have the CAs of several machines.
-    name = f"Penstock development CA on {socket.gethostname()}"[:64]
-    subject = _common_name(name)
+    name = _common_name(f"Penstock development CA on {socket.gethostname()}"[:64])
     certificate = (
-        _builder(key, name, subject, now_ms=now_ms, ends_ms=now_ms + CA_DAYS * DAY_MS)
+        _builder(key, name, name, now_ms=now_ms, ends_ms=now_ms + CA_DAYS * DAY_MS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
-    write_file_atomically(key_file, _key_pem(key), mode=0o600)
-    write_file_atomically(file, _pem(certificate), mode=0o644)
+    _write(key_file, key, file, certificate)
     return certificate, key
 
 
@@ -96,11 +94,11 @@ def _usable_authority(
 
 
 def _builder(
-    key: PrivateKey, name: str, issuer: x509.Name, *, now_ms: int, ends_ms: int
+    key: PrivateKey, name: x509.Name, issuer: x509.Name, *, now_ms: int, ends_ms: int
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
-        .subject_name(_common_name(name))
+        .subject_name(name)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -122,16 +120,13 @@ def _new_key() -> PrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def _key_pem(key: PrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def _write(
+    key_file: Path, key: PrivateKey, certificate_file: Path, certificate: x509.Certificate
+) -> None:
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    write_file_atomically(key_file, key_pem, mode=0o600)
+    write_file_atomically(certificate_file, certificate.public_bytes(pem), mode=0o644)
 
 
 def _ends_ms(certificate: x509.Certificate) -> int:

@@ -23,7 +23,7 @@ from penstock.service.certificates import (
     server_context,
 )
 from penstock.service.config.loader import load_settings
-from penstock.service.readiness import Finding, State, Subject, run_checks
+from penstock.service.readiness import Finding, State, run_checks
 
 _FLUSH_SLOW_MS = 20.0
 _FLUSHES = 20
@@ -41,13 +41,13 @@ def check_environment(
 ) -> Iterator[Finding]:
     """The installed program, and the checks of `/ready` that need no service."""
     yield from _check_program()
-    subject = Subject(
-        data=data,
+    findings = run_checks(
+        data,
         now_ms=time.time_ns() // 1_000_000,
         certificate=None if runtime is not None else _find_certificate(data, config),
         open_files=None if runtime is None else _read_open_files_limit(int(str(runtime["pid"]))),
     )
-    for finding in run_checks(subject):
+    for finding in findings:
         if runtime is None or finding.check not in _CHECKED_BY_SERVICE:
             yield finding
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -30,12 +30,11 @@ from penstock.service.config.settings import (
     RuleSettings,
     Settings,
 )
-from penstock.service.management_context import new_key
-from penstock.service.unclaimed_logs import UnclaimedLogs
+from penstock.service.data_directory import new_key
+from penstock.service.unclaimed_logs import UnclaimedLog
 
 _logger = logging.getLogger(__name__)
 
-NO_UNCLAIMED_LOGS = UnclaimedLogs()
 _DEFAULT_HUB = HubSettings(name=DEFAULT_HUB)
 _SCOPE_KEYS = ("subscription", "resourceGroup")
 
@@ -46,7 +45,7 @@ def create_initial_entities(
     *,
     now_ms: int,
     first_root_key: Callable[[], Secret],
-    unclaimed: UnclaimedLogs = NO_UNCLAIMED_LOGS,
+    unclaimed: Sequence[UnclaimedLog] = (),
 ) -> AuthorizationRule:
     """Create or update the entities of the configuration. Return the root rule of the first
     namespace; its key is `first_root_key`, those of other namespaces are random. A hub that may
@@ -65,7 +64,7 @@ def create_initial_entities(
             if not is_stated and hub == _DEFAULT_HUB:
                 continue  # created once; an operator may have deleted it since
             is_absent = catalog.hub(namespace, hub.name) is None
-            if is_absent and unclaimed.may_have(namespace, hub.name):
+            if is_absent and any(log.may_belong_to(namespace, hub.name) for log in unclaimed):
                 _logger.error(
                     "event hub not created: namespace=%s hub=%s reason=unclaimed log",
                     *(namespace, hub.name),
@@ -156,10 +155,8 @@ def seed_grant(
         (QuotaKind.PARTITIONS, grant.partitions),
     ):
         stored = catalog.quota_grant(namespace, kind)
-        if value is None or (
-            stored is not None
-            and (stored.value, stored.granted_by, stored.note) == (value, grant.by, grant.note)
-        ):
+        what = (value, grant.by, grant.note)
+        if value is None or (stored and (stored.value, stored.granted_by, stored.note) == what):
             continue
         catalog.put_quota_grant(
             QuotaGrant(
@@ -179,22 +176,24 @@ def _seed_rule(
     """Keys of the configuration replace stored ones. Keys that it leaves open stay as stored, or
     are random for a new rule."""
     stored = catalog.rule(namespace, hub, rule.name)
-    primary = rule.primary_key or (stored.primary_key if stored else new_key())
-    secondary = rule.secondary_key or (stored and stored.secondary_key) or new_key()
-    if stored is not None and (stored.rights, stored.primary_key) == (rule.rights, primary):
-        return
-    catalog.put_rule(
-        AuthorizationRule(
-            namespace=namespace,
-            hub=None if hub is None else names.hub_name(hub),
-            name=rule.name,
-            rights=rule.rights,
-            primary_key=primary,
-            secondary_key=secondary,
-            created_ms=stored.created_ms if stored else now_ms,
-            updated_ms=now_ms,
-        )
+    before = stored or AuthorizationRule(
+        namespace=namespace,
+        hub=None if hub is None else names.hub_name(hub),
+        name=rule.name,
+        rights=rule.rights,
+        primary_key=new_key(),
+        secondary_key=new_key(),
+        created_ms=now_ms,
+        updated_ms=now_ms,
     )
+    after = msgspec.structs.replace(
+        before,
+        rights=rule.rights,
+        primary_key=rule.primary_key or before.primary_key,
+        secondary_key=rule.secondary_key or before.secondary_key,
+    )
+    if after != stored:
+        catalog.put_rule(msgspec.structs.replace(after, updated_ms=now_ms))
 
 
 def seed_hub(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 
 from penstock.broker.broker import Broker
@@ -18,51 +19,44 @@ from penstock.model.entities import ConsumerGroup, Hub, Namespace
 from penstock.model.names import fold_name
 
 
+@dataclass(frozen=True)
 class LagReport:
     """Lag of every group and partition, for metrics, management and portal."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        catalog: Catalog,
-        checkpoints: CheckpointReader,
-        clock: Clock,
-        reads: Executor,
-    ) -> None:
-        self._broker = broker
-        self._catalog = catalog
-        self._checkpoints = checkpoints
-        self._clock = clock
-        self._reads = reads
+    broker: Broker
+    catalog: Catalog
+    checkpoints: CheckpointReader
+    clock: Clock
+    reads: Executor
 
     def hub_rows(self, runtime: HubRuntime) -> list[LagRow]:
         """Rows of one hub. `lag_seconds` is None where the event is not in memory."""
-        now_ms = self._clock.now_ms()
-        return hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
+        now_ms = self.clock.now_ms()
+        return hub_rows(runtime, self.catalog, self.checkpoints, now_ms=now_ms)
 
     async def measure(self, namespace: str | None = None, hub: str | None = None) -> list[LagRow]:
         """Rows with `lag_seconds` read from disk where needed. One event-loop turn per hub."""
         rows: list[LagRow] = []
-        now_ms = self._clock.now_ms()
-        for runtime in self._broker.hubs():
+        now_ms = self.clock.now_ms()
+        for runtime in self.broker.hubs():
             entity = runtime.entity
             if namespace is not None and fold_name(entity.namespace) != fold_name(namespace):
                 continue
             if hub is None or fold_name(entity.name) == fold_name(hub):
-                rows += hub_rows(runtime, self._catalog, self._checkpoints, now_ms=now_ms)
+                rows += hub_rows(runtime, self.catalog, self.checkpoints, now_ms=now_ms)
                 await asyncio.sleep(0)
         if all(row.lag_seconds is not None or not row.lag_events for row in rows):
             return rows
-        read = partial(add_lag_seconds, rows, self._broker, now_ms=now_ms)
-        return await asyncio.get_running_loop().run_in_executor(self._reads, read)
+        read = partial(add_lag_seconds, rows, self.broker, now_ms=now_ms)
+        return await asyncio.get_running_loop().run_in_executor(self.reads, read)
 
 
-def follow_catalog(keeper: ServerCheckpointStore, catalog: Catalog) -> Callable[[], None]:
+def follow_catalog(store: ServerCheckpointStore, catalog: Catalog) -> Callable[[], None]:
     """Remove the checkpoints of deleted groups and hubs, now and after each deletion. Return a
     function that ends this."""
 
     def keep_existing() -> None:
-        keeper.keep_only(
+        store.keep_only(
             {
                 (hub.id, group.name)
                 for hub in catalog.hubs()

@@ -7,21 +7,20 @@ import contextlib
 import errno
 import socket
 import ssl
-from typing import Protocol
 
+from penstock.gateway.amqp.server import AmqpServer
+from penstock.gateway.http.server import HttpServer
 from penstock.model.errors import ListenerError
 
 _BACKLOG = 128
 
 
-class ListeningServer(Protocol):
-    """An AMQP or HTTP server of `gateway`."""
-
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int: ...
-
-
 async def open_listener(
-    server: ListeningServer, host: str, port: int, flag: str, tls: ssl.SSLContext | None = None
+    server: AmqpServer | HttpServer,
+    host: str,
+    port: int,
+    flag: str,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """Return the port. `flag` is the option that chooses it. Raises ListenerError."""
     try:

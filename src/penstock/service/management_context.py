@@ -3,9 +3,8 @@ checks of the administration port."""
 
 from __future__ import annotations
 
-import base64
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
@@ -20,41 +19,32 @@ from penstock.management.permissions import AdminRole, Verified, role_from_claim
 from penstock.management.router import ServiceEndpoints
 from penstock.model import names
 from penstock.model.clock import Clock
-from penstock.model.entities import Right, Secret
+from penstock.model.entities import Right
 from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
 from penstock.service.config.settings import Settings
 from penstock.service.runtime_description import RuntimeDescription
 
-_KEY_BYTES = 32  # 256 bits (docs/security.md)
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
 _LINKS_SHOWN = 100  # of one connection
 _USER_AGENT_MAX = 256
 _ROLES = {Right.SEND: "send", Right.LISTEN: "receive"}
 
 
+@dataclass(frozen=True)
 class AdministrationChecks:
     """Checks every request of the administration port except `/health` and `/ready`: its `Host`
     must be a name of this service, and `/metrics` needs a token unless the port is on loopback."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        hosts: HostNames,
-        namespace_hosts: Callable[[], Iterable[str]],
-        verify: Callable[[str], Verified],
-        metrics_need_token: bool,
-    ) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._namespace_hosts = namespace_hosts
-        self._verify = verify
-        self._metrics_need_token = metrics_need_token
+    app: ASGIApp
+    hosts: HostNames
+    namespace_hosts: Callable[[], Iterable[str]]
+    verify: Callable[[str], Verified]
+    metrics_need_token: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp = self._app
+        app: ASGIApp = self.app
         if scope["type"] == "http" and scope["path"] not in UNCHECKED_PATHS:
             app = self._refusal(Headers(scope=scope), scope) or app
         await app(scope, receive, send)
@@ -67,22 +57,21 @@ class AdministrationChecks:
                 "machine, a host of a namespace, or start the service with --public-host NAME.\n",
                 status_code=421,
             )
-        if self._metrics_need_token and scope["path"].rstrip("/") == "/metrics":
+        if self.metrics_need_token and scope["path"].rstrip("/") == "/metrics":
             return self._metrics_refusal(headers.get("authorization", ""), scope)
         return None
 
     def _is_own_host(self, host: str, scope: Scope) -> bool:
         server = (scope.get("server") or (None,))[0]
-        return self._hosts.allows(host, server=server) or HostNames(self._namespace_hosts()).allows(
-            host
-        )
+        namespaces = HostNames(self.namespace_hosts())
+        return self.hosts.allows(host, server=server) or namespaces.allows(host)
 
     def _metrics_refusal(self, authorization: str, scope: Scope) -> Response | None:
         scheme, _, token = authorization.partition(" ")
         try:
             if scheme.lower() != "bearer":
                 raise AuthFailed("/metrics needs an admin token here.")
-            _, roles = self._verify(token.strip())
+            _, roles = self.verify(token.strip())
         except AuthFailed as error:
             text = f"{error} 'penstock token admin --role Reader' makes one that suffices.\n"
             return PlainTextResponse(text, status_code=401, headers={"www-authenticate": "Bearer"})
@@ -181,10 +170,6 @@ def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
     """The endpoints that `serve` prints; listKeys returns the same host (docs/configuration.md)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
     return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
-
-
-def new_key() -> Secret:
-    return Secret(base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode())
 
 
 def required_units(broker: Broker) -> Callable[[str], int]:

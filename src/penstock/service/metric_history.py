@@ -8,10 +8,9 @@ does not delay events.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from penstock.broker.broker import Broker
@@ -20,7 +19,6 @@ from penstock.broker.lag import CheckpointReader, hub_rows
 from penstock.catalog.api import Catalog, MetricStore
 from penstock.io.threads import StartedThreads
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
 from penstock.model.metrics import (
     COUNTERS,
     STEP_MS,
@@ -31,9 +29,7 @@ from penstock.model.metrics import (
     MetricSubject,
 )
 from penstock.model.names import fold_name
-from penstock.service.periodic_tasks import PassRecord, TurnBudget, run_pass
-
-_log = logging.getLogger(__name__)
+from penstock.service.periodic_tasks import PeriodicTask, TurnBudget
 
 _PAUSE_S = 0.05
 
@@ -43,97 +39,66 @@ _Counts = tuple[int, ...]
 _NOTHING: _Counts = (0,) * len(COUNTERS)
 
 
+@dataclass(eq=False)
 class MetricHistory:
-    """Stores samples from `start` to `stop`. Only `read` raises PenstockError."""
+    """Stores samples from the start of `task` to `stop`."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        catalog: Catalog,
-        checkpoints: CheckpointReader,
-        store: MetricStore,
-        *,
-        connections: Connections,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._broker = broker
-        self._catalog = catalog
-        self._checkpoints = checkpoints
-        self._store = store
-        self._connections = connections
-        self._clock = clock
-        self._loop = loop
+    broker: Broker
+    catalog: Catalog
+    checkpoints: CheckpointReader
+    store: MetricStore
+    connections: Connections
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+
+    def __post_init__(self) -> None:
         self._thread = StartedThreads(1, "penstock-history")
-        self.record = PassRecord("metric history", clock, interval_s=STEP_MS / 1000)
+        self.task = PeriodicTask(
+            *("metric history", self.note, self.clock),
+            interval_s=STEP_MS / 1000,
+            pause_s=self._pause_s,
+        )
         self._noted: dict[str, _Counts] = {}  # by hub id: the counts that the store has
-        self._running: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._fails = False
-
-    def start(self) -> None:
-        self._running = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Store the last seconds, too. The task is not canceled: a write in progress would be
-        stored and then be counted again."""
-        self._stopping.set()
-        if self._running is not None:
-            await asyncio.wait([self._running])
+        """Store the last seconds, too."""
+        await self.task.finish()
         self._thread.shutdown()
 
-    async def note(self) -> bool:
+    async def note(self) -> None:
         """Store what was counted until now, in the step that has just ended or is about to end
-        (timers are not exact). Return False if it cannot be written."""
-        now_ms = self._clock.now_ms()
+        (timers are not exact). Raises PenstockError if it cannot be written."""
+        now_ms = self.clock.now_ms()
         connections = await self._count_connections()
         counted: dict[str, _Counts] = {}
         samples: list[MetricSample] = []
-        for runtime in self._broker.hubs():
+        for runtime in self.broker.hubs():
             await asyncio.sleep(0)
             counts = counted[runtime.entity.id] = _counts(runtime)
             samples += self._sample_hub(runtime, counts, connections)
-        units = {fold_name(each.name): each.throughput_units for each in self._catalog.namespaces()}
+        units = {fold_name(each.name): each.throughput_units for each in self.catalog.namespaces()}
         begin_ms = (now_ms - STEP_MS // 2) // STEP_MS * STEP_MS
 
         def record() -> None:
             whole = _sum_namespaces(units, samples, connections)
-            self._store.record(begin_ms, _limit_subjects([*whole, *samples]))
+            self.store.record(begin_ms, _limit_subjects([*whole, *samples]))
 
-        try:
-            await self._loop.run_in_executor(self._thread, record)
-        except PenstockError as error:
-            if not self._fails:
-                _log.warning("metric history is not written, and will be tried again: %s", error)
-            self._fails = True
-            return False
+        await self.loop.run_in_executor(self._thread, record)
         self._noted = counted
-        self._fails = False
-        return True
 
     async def read(self, request: MetricRequest) -> MetricSeries:
-        read = partial(self._store.read, request, now_ms=self._clock.now_ms())
-        return await self._loop.run_in_executor(self._thread, read)
+        read = partial(self.store.read, request, now_ms=self.clock.now_ms())
+        return await self.loop.run_in_executor(self._thread, read)
 
-    async def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            # A timer may fire slightly early by the wall clock: wait for the next step then.
-            to_turn_s = max((STEP_MS - self._clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(to_turn_s):
-                    await self._stopping.wait()
-            is_last = self._stopping.is_set()
-            await run_pass(self.record, self._note_pass)
-
-    async def _note_pass(self) -> str | None:
-        return None if await self.note() else "the metric history cannot be written"
+    def _pause_s(self) -> float:
+        """A timer may fire slightly early by the wall clock: wait for the next step then."""
+        return max((STEP_MS - self.clock.now_ms() % STEP_MS) / 1000, _PAUSE_S)
 
     async def _count_connections(self) -> Counter[tuple[str, str]]:
         """The number of connections by namespace and hub, and by namespace with an empty hub."""
         counts: Counter[tuple[str, str]] = Counter()
         budget = TurnBudget()
-        for namespace, hubs in self._connections():
+        for namespace, hubs in self.connections():
             if namespace:
                 counts[fold_name(namespace), ""] += 1
                 counts.update(
@@ -149,7 +114,7 @@ class MetricHistory:
         entity = runtime.entity
         namespace, hub = fold_name(entity.namespace), fold_name(entity.name)
         lag: Counter[str] = Counter()
-        for row in hub_rows(runtime, self._catalog, self._checkpoints, now_ms=self._clock.now_ms()):
+        for row in hub_rows(runtime, self.catalog, self.checkpoints, now_ms=self.clock.now_ms()):
             if row.lag_events is not None:
                 lag[fold_name(row.group)] += row.lag_events
         size = sum(runtime.status(index).size_bytes for index in range(runtime.partition_count))

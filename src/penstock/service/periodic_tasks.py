@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
 
 ITEMS_PER_TURN = 64  # partitions, connections or rows that one event-loop turn handles
 _LATE_PASSES = 3  # a pass is late after this many intervals
@@ -33,67 +34,44 @@ class PassReport(msgspec.Struct, frozen=True):
     warning: str | None
 
 
-class PassRecord:
-    """Remembers the last pass of one kind of work. Used on the event loop's thread."""
+class PeriodicTask:
+    """Runs `work` at once and then every `interval_s` seconds at the latest: after `pause_s()`
+    seconds where that is given, sooner after `wake`. A pass that raises is logged and recorded, and
+    the next pass runs after the same pause."""
 
-    def __init__(self, name: str, clock: Clock, *, interval_s: float) -> None:
-        """A pass is expected every `interval_s` seconds at the latest."""
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        clock: Clock,
+        *,
+        interval_s: float,
+        pause_s: Callable[[], float] | None = None,
+    ) -> None:
         self.name = name
+        self._work = work
         self._clock = clock
         self._interval_s = interval_s
-        self._started_ms = clock.monotonic_ms()
-        self._completed_ms: int | None = None
-        self._error: str | None = None
-
-    def complete(self, problem: str | None = None) -> None:
-        """A pass ran to its end; `problem` says what failed in it, confined to some items."""
-        self._completed_ms = self._clock.monotonic_ms()
-        self._error = None if problem is None else _shorten(problem)
-
-    def fail(self, error: object) -> None:
-        """A pass did not run to its end."""
-        self._error = _shorten(str(error) or type(error).__name__)
-
-    def report(self) -> PassReport:
-        now_ms = self._clock.monotonic_ms()
-        completed_ms = self._completed_ms
-        seconds_ago = None if completed_ms is None else (now_ms - completed_ms) / 1000
-        since_ms = self._started_ms if completed_ms is None else completed_ms
-        is_late = now_ms - since_ms > _LATE_PASSES * self._interval_s * 1000
-        return PassReport(self.name, seconds_ago, self._describe(seconds_ago, is_late=is_late))
-
-    def _describe(self, seconds_ago: float | None, *, is_late: bool) -> str | None:
-        if self._error is None and not is_late:
-            return None
-        last = "never" if seconds_ago is None else f"{seconds_ago:,.0f} s ago"
-        text = (
-            f"{self.name}: the last complete pass was {last}; one is expected every "
-            f"{self._interval_s:,.0f} s."
-        )
-        if self._error is not None:
-            text += f" The last error was: {self._error}"
-        return text
-
-
-class PeriodicTask:
-    """Runs `work` at once and then every `interval_s` seconds, sooner after `wake`. A pass that
-    raises is logged and recorded, and the next pass runs after the same interval."""
-
-    def __init__(self, name: str, work: Work, clock: Clock, *, interval_s: float) -> None:
-        self.record = PassRecord(name, clock, interval_s=interval_s)
-        self._work = work
-        self._interval_s = interval_s
+        self._pause_s = pause_s or (lambda: interval_s)
         self._wake = asyncio.Event()
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._started_ms = clock.monotonic_ms()
+        self._completed_ms: int | None = None  # the last pass that ran to its end
+        self._error: str | None = None  # of the last pass, also of some items of a complete one
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.record.name)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
         self._task.add_done_callback(self._on_end)
 
-    def wake(self) -> None:
-        """Run the next pass now."""
-        self._wake.set()
+    def wake(self, after_s: float = 0.0) -> None:
+        """Run the next pass now, or `after_s` seconds after the first such call."""
+        if not after_s:
+            self._wake.set()
+        elif self._wake_timer is None:
+            loop = asyncio.get_running_loop()
+            self._wake_timer = loop.call_later(after_s, self._wake.set)
 
     async def close(self) -> None:
         """End the task; a pass that is under way is canceled."""
@@ -102,13 +80,59 @@ class PeriodicTask:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    async def finish(self) -> None:
+        """End the task after a last pass. No pass is canceled: a write that is under way would be
+        stored and then be counted again."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self.run_once()
+
+    async def run_once(self) -> None:
+        """Run one pass and record how it ended. Raises CancelledError only when the running task
+        itself is canceled, not when something that the pass waits for is."""
+        before = self._error
+        try:
+            self._error = _shorten(await self._work())
+            self._completed_ms = self._clock.monotonic_ms()
+        except PenstockError as error:  # such as a full disk: logged once
+            self._error = _shorten(str(error))
+            if self._error != before:
+                _log.warning("pass_failed task=%s error=%s", self.name, error)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            _log.exception("pass_failed task=%s error=%r", self.name, error)
+            self._error = _shorten(repr(error))
+
+    def report(self) -> PassReport:
+        now_ms, completed_ms = self._clock.monotonic_ms(), self._completed_ms
+        seconds_ago = None if completed_ms is None else (now_ms - completed_ms) / 1000
+        since_ms = self._started_ms if completed_ms is None else completed_ms
+        is_late = now_ms - since_ms > _LATE_PASSES * self._interval_s * 1000
+        if self._error is None and not is_late:
+            return PassReport(self.name, seconds_ago, None)
+        last = "never" if seconds_ago is None else f"{seconds_ago:,.0f} s ago"
+        text = (
+            f"{self.name}: the last complete pass was {last}; one is expected every "
+            f"{self._interval_s:,.0f} s."
+        )
+        if self._error is not None:
+            text += f" The last error was: {self._error}"
+        return PassReport(self.name, seconds_ago, text)
+
     async def _run(self) -> None:
         while not self._is_closing:
             self._wake.clear()
-            await run_pass(self.record, self._work)
+            if self._wake_timer is not None:
+                self._wake_timer.cancel()
+                self._wake_timer = None
+            await self.run_once()
             # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
+                async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
@@ -116,32 +140,9 @@ class PeriodicTask:
         if self._is_closing or task.cancelled():
             return
         error = task.exception()
-        _log.error("task_ended task=%s error=%r restarted=true", self.record.name, error)
-        self.record.fail(f"the task ended: {error!r}")
+        _log.error("task_ended task=%s error=%r restarted=true", self.name, error)
+        self._error = _shorten(f"the task ended: {error!r}")
         self.start()
-
-
-async def run_pass(record: PassRecord, work: Work) -> bool:
-    """Run one pass and record how it ended; whether it ran to its end. Raises CancelledError only
-    when the running task itself is canceled, not when something that the pass waits for is."""
-    try:
-        problem = await work()
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        record_failure(record, error)
-    except Exception as error:  # noqa: BLE001 - confined to this pass
-        record_failure(record, error)
-    else:
-        record.complete(problem)
-        return True
-    return False
-
-
-def record_failure(record: PassRecord, error: BaseException) -> None:
-    _log.error("pass_failed task=%s error=%r", record.name, error, exc_info=error)
-    record.fail(repr(error))
 
 
 class TurnBudget:
@@ -159,6 +160,8 @@ class TurnBudget:
             await asyncio.sleep(0)
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str | None) -> str | None:
+    if text is None:
+        return None
     line = " ".join(text.split())
     return line if len(line) <= _ERROR_MAX else f"{line[:_ERROR_MAX]}..."

@@ -19,15 +19,16 @@ from starlette.routing import Route
 
 from penstock.io.tls import unverified_tls_context
 from penstock.management.permissions import AdminRole, ProcessRole, Verified, actor_of
+from penstock.model.clock import Clock
 from penstock.model.errors import AuthFailed, NotFound
 from penstock.portal.settings import PortalSettings, hash_token, to_environ
 from penstock.portal.signing import issue_link
 from penstock.service.admin_tokens import token_file
 from penstock.service.certificates import Certificates
-from penstock.service.child_processes import ChildProcess, ChildProcesses, ChildState
+from penstock.service.child_processes import ChildProcess, ChildState
 from penstock.service.config.settings import PORTAL_PORT, Settings
 from penstock.service.data_directory import DataDirectory
-from penstock.service.listeners import open_sockets
+from penstock.service.listeners import listener_error, open_sockets
 from penstock.service.management_context import own_host_names
 from penstock.service.readiness import Finding, State
 from penstock.service.runtime_description import RuntimeDescription, public_host
@@ -37,17 +38,18 @@ _ANSWER_BYTES_MAX = 1024
 
 
 class PortalSockets:
-    """Listening sockets. Raises OSError when the port is in use, unless it is the default one: then
-    any free port is used, and `note` says so."""
+    """Listening sockets. Raises ListenerError when the port is in use, unless it is the default:
+    then any free port is used, and `note` says so."""
 
     def __init__(self, settings: Settings) -> None:
         self.note = ""
+        host, port = settings.host, settings.portal_port
         try:
-            self.sockets = open_sockets(settings.host, settings.portal_port)
+            self.sockets = open_sockets(host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or settings.portal_port != PORTAL_PORT:
-                raise
-            self.sockets = open_sockets(settings.host, 0)
+            if error.errno != errno.EADDRINUSE or port != PORTAL_PORT:
+                raise listener_error(host, port, "--portal-port", error) from error
+            self.sockets = open_sockets(host, 0)
             self.note = (
                 f"Port {PORTAL_PORT} is in use by another program: the portal uses another one; "
                 "choose it with --portal-port."
@@ -67,6 +69,7 @@ def portal_child(
     sockets: PortalSockets,
     certificates: Certificates,
     data: DataDirectory,
+    clock: Clock,
 ) -> ChildProcess:
     is_loopback, users_file = settings.is_loopback, settings.portal_users_file
     portal_settings = PortalSettings(
@@ -95,6 +98,7 @@ def portal_child(
         NAME,
         (sys.executable, "-m", "penstock.portal"),
         environ | to_environ(portal_settings),
+        clock,
         probe=lambda: _is_alive(sockets, tls=not is_loopback),
         pass_fds=portal_settings.sockets,
     )
@@ -124,16 +128,16 @@ class PortalSignIn:
         return None if actor_of(subject, roles).process is not None else (subject, roles)
 
 
-def check_portal(children: ChildProcesses) -> Finding:
-    for status in children.status():
-        if status.name == NAME:
-            if status.state is ChildState.RUNNING:
-                return Finding(NAME, State.OK, "running")
-            if status.state is ChildState.STARTING:
-                return Finding(NAME, State.PENDING, "starting")
-            text = f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
-            return Finding(NAME, State.FAIL, text)
-    return Finding(NAME, State.OFF, "not running: switched off")
+def check_portal(child: ChildProcess | None) -> Finding:
+    if child is None or not child.is_started:
+        return Finding(NAME, State.OFF, "not running: switched off")
+    status = child.status
+    if status.state is ChildState.RUNNING:
+        return Finding(NAME, State.OK, "running")
+    if status.state is ChildState.STARTING:
+        return Finding(NAME, State.PENDING, "starting")
+    text = f"ended with {status.last_exit}, starts again (restarts: {status.restarts})"
+    return Finding(NAME, State.FAIL, text)
 
 
 def front_route(portal: str | None) -> Route:

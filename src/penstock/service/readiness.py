@@ -1,5 +1,5 @@
-"""`/health`, `/ready` and `penstock doctor` share one list of checks. The service runs it itself,
-`doctor` on a data directory. Texts name no path: `/ready` needs no token.
+"""`/ready` and `penstock doctor` share one list of checks. The service runs it itself, `doctor` on
+a data directory. Texts name no path: `/ready` needs no token.
 
 `/health` fails only when a restart helps. A check that is required makes `/ready` answer 503;
 everything else is a warning of a 200.
@@ -7,11 +7,12 @@ everything else is a warning of a 200.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import resource
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -53,28 +54,6 @@ class Finding(msgspec.Struct, frozen=True):
     is_required: bool = False  # the service is not ready while this check fails
 
 
-class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """State that only a running service has."""
-
-    is_open: bool
-    log_problem: str | None  # a partition that takes no events, or a committer that ended
-    portal: Finding
-    capture: Finding
-    passes: Sequence[PassReport]
-    warnings: Sequence[str]  # damage, idle throughput units, hubs that are not captured
-
-
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of the checks. `service` is None in `doctor`."""
-
-    data: Path
-    now_ms: int
-    certificate: CertificateValidity | str | None  # str: why it cannot be read; None: none yet
-    unclaimed: Sequence[str] = ()  # log directories that belong to no event hub
-    open_files: tuple[int, int] | None = None  # soft and hard limit; None: of this process
-    service: ServiceState | None = None
-
-
 class Readiness(msgspec.Struct, frozen=True):
     """The body of `/ready`."""
 
@@ -88,15 +67,55 @@ class Readiness(msgspec.Struct, frozen=True):
         return self.status == "ready"
 
 
-def run_checks(subject: Subject) -> list[Finding]:
-    """Every check, in order. May stat the disk: a few microseconds each."""
-    return [finding for check in CHECKS for finding in check(subject)]
+def run_checks(
+    data: Path,
+    *,
+    now_ms: int,
+    certificate: CertificateValidity | str | None,
+    unclaimed: Sequence[str] = (),
+    open_files: tuple[int, int] | None = None,
+) -> list[Finding]:
+    """The checks that need no service, in order. May stat the disk: a few microseconds each.
+
+    `certificate` is a text where it cannot be read, None where there is none yet; `unclaimed` are
+    log directories that belong to no event hub; `open_files` are the soft and the hard limit, by
+    default those of this process."""
+    return [
+        _check_data_directory(data),
+        _check_disk_space(data),
+        _check_open_files(*(open_files or resource.getrlimit(resource.RLIMIT_NOFILE))),
+        _check_certificate(certificate, now_ms),
+        _check_unclaimed(unclaimed),
+    ]
 
 
-def summarize(subject: Subject, findings: Sequence[Finding]) -> Readiness:
+def summarize(
+    findings: Sequence[Finding],
+    *,
+    is_open: bool,
+    log_problem: str | None,
+    portal: Finding,
+    capture: Finding,
+    passes: Sequence[PassReport],
+    warnings: Sequence[str],
+) -> Readiness:
+    """The findings of `run_checks`, and those that only a running service has. `log_problem` is a
+    partition that takes no events, or a committer that ended; `warnings` are about damage, idle
+    throughput units, hubs that are not captured."""
+    listeners = "open" if is_open else "starting or stopping"
+    log = log_problem or "every partition takes events"
+    findings = [
+        Finding("listeners", State.OK if is_open else State.FAIL, listeners, is_required=True),
+        Finding("log", State.FAIL if log_problem else State.OK, log, is_required=True),
+        *(portal, capture),
+        *findings,
+        # Late or failed passes of long-lived tasks; `/ready` names the others by their age.
+        *(Finding(each.name, State.WARN, each.warning) for each in passes if each.warning),
+        *(Finding("notes", State.WARN, text) for text in warnings),
+    ]
     is_ready = not any(each.is_required and each.state is State.FAIL for each in findings)
     checks: dict[str, str] = {}
-    warnings: list[str] = []
+    texts: list[str] = []
     for each in findings:
         is_fine = each.state in (State.OK, State.OFF)
         if each.state is State.WARN:
@@ -104,13 +123,15 @@ def summarize(subject: Subject, findings: Sequence[Finding]) -> Readiness:
         else:
             checks[each.check] = each.state.value if is_fine else each.text
         if each.state is State.WARN or (each.state is State.FAIL and not each.is_required):
-            warnings.append(each.text)
-    passes = subject.service.passes if subject.service is not None else ()
+            texts.append(each.text)
     return Readiness(
         status="ready" if is_ready else "not ready",
         checks=checks,
-        warnings=list(dict.fromkeys(warnings))[:_WARNINGS_MAX],
-        passes={each.name: _round(each.seconds_ago) for each in passes},
+        warnings=list(dict.fromkeys(texts))[:_WARNINGS_MAX],
+        passes={
+            each.name: None if each.seconds_ago is None else round(each.seconds_ago, 1)
+            for each in passes
+        },
     )
 
 
@@ -134,17 +155,13 @@ def health_routes(
     return [Route("/health", health), Route("/ready", ready)]
 
 
-def raise_open_files_limit() -> tuple[int, int]:
-    """Raise the soft limit on open files to the hard limit; return both. Every connection and every
-    open segment needs a descriptor, and the usual soft limit is 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft, hard
-    try:
+def raise_open_files_limit() -> None:
+    """Raise the soft limit on open files to the hard limit. Every connection and every open segment
+    needs a descriptor, and the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS has an infinite hard limit that cannot be set.
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):  # macOS has an infinite hard limit that cannot be set
-        return soft, hard
-    return hard, hard
 
 
 def committer_report(health: LogHealth, clock: Clock) -> PassReport:
@@ -178,133 +195,82 @@ async def find_log_problem(broker: Broker) -> str | None:
 # --- the checks ---------------------------------------------------------------------------------
 
 
-def _check_service(subject: Subject) -> Iterator[Finding]:
-    service = subject.service
-    if service is None:
-        return
-    if service.is_open:
-        yield Finding("listeners", State.OK, "open", is_required=True)
-    else:
-        yield Finding("listeners", State.FAIL, "starting or stopping", is_required=True)
-    problem = service.log_problem
-    state = State.OK if problem is None else State.FAIL
-    yield Finding("log", state, problem or "every partition takes events", is_required=True)
-    yield service.portal
-    yield service.capture
-
-
-def _check_data_directory(subject: Subject) -> Iterator[Finding]:
-    data = subject.data
+def _check_data_directory(data: Path) -> Finding:
     if not data.is_dir():
         text = "The data directory does not exist yet; `penstock serve` creates it."
-        yield Finding("data directory", State.WARN, text)
-    elif not os.access(data, os.W_OK | os.X_OK):
+        return Finding("data directory", State.WARN, text)
+    if not os.access(data, os.W_OK | os.X_OK):
         text = "The data directory cannot be written by this user."
-        yield Finding("data directory", State.FAIL, text)
-    else:
-        yield Finding("data directory", State.OK, str(data.resolve()))
+        return Finding("data directory", State.FAIL, text)
+    return Finding("data directory", State.OK, str(data.resolve()))
 
 
-def _check_disk_space(subject: Subject) -> Iterator[Finding]:
-    directory = subject.data if subject.data.is_dir() else subject.data.absolute().parent
+def _check_disk_space(data: Path) -> Finding:
     try:
-        usage = shutil.disk_usage(directory)
+        usage = shutil.disk_usage(data if data.is_dir() else data.absolute().parent)
     except OSError as error:
         text = f"The free disk space cannot be read: {error.strerror}."
-        yield Finding("disk space", State.WARN, text)
-        return
+        return Finding("disk space", State.WARN, text)
     share = usage.free / usage.total if usage.total else 0.0
     text = f"{usage.free / _GB:,.1f} GB free of {usage.total / _GB:,.1f} GB ({share:.0%})"
     if share >= _FREE_SHARE_LOW and usage.free >= _FREE_BYTES_LOW:
-        yield Finding("disk space", State.OK, text)
-        return
+        return Finding("disk space", State.OK, text)
     remedy = "publications are refused when it is full: free some, or shorten retention."
-    yield Finding("disk space", State.WARN, f"The data directory's disk has {text}: {remedy}")
+    return Finding("disk space", State.WARN, f"The data directory's disk has {text}: {remedy}")
 
 
-def _check_open_files(subject: Subject) -> Iterator[Finding]:
-    soft, hard = subject.open_files or resource.getrlimit(resource.RLIMIT_NOFILE)
+def _check_open_files(soft: int, hard: int) -> Finding:
     text = f"soft limit {_limit(soft)}, hard limit {_limit(hard)}"
     if hard not in (-1, resource.RLIM_INFINITY) and hard < _OPEN_FILES_LOW:
         remedy = "every connection needs one: raise it (systemd: LimitNOFILE=)."
-        yield Finding("open files", State.WARN, f"Open files have the {text}: {remedy}")
-    else:
-        yield Finding("open files", State.OK, f"{text}; the service raises the soft one")
+        return Finding("open files", State.WARN, f"Open files have the {text}: {remedy}")
+    return Finding("open files", State.OK, f"{text}; the service raises the soft one")
 
 
-def _check_certificate(subject: Subject) -> Iterator[Finding]:
-    validity = subject.certificate
+def _check_certificate(validity: CertificateValidity | str | None, now_ms: int) -> Finding:
     if validity is None:
-        yield Finding("certificate", State.OK, "none yet; the first start creates one")
-        return
+        return Finding("certificate", State.OK, "none yet; the first start creates one")
     if isinstance(validity, str):
-        yield Finding("certificate", State.FAIL, validity)
-        return
-    yield judge_certificate(validity, now_ms=subject.now_ms)
+        return Finding("certificate", State.FAIL, validity)
+    return judge_certificate(validity, now_ms=now_ms)
 
 
 def judge_certificate(validity: CertificateValidity, *, now_ms: int) -> Finding:
     """For `/ready`, `doctor`, `config validate` and the start."""
     days = (validity.not_after_ms - now_ms) / _DAY_MS
-    until = datetime.datetime.fromtimestamp(validity.not_after_ms / 1000, tz=datetime.UTC)
-    text = f"The certificate {validity.file.name} is valid until {until:%Y-%m-%d %H:%M} UTC"
+    name = f"The certificate {validity.file.name}"
+    since, until = _format_time(validity.not_before_ms), _format_time(validity.not_after_ms)
     remedy = (
         "replace the files; they are loaded without a restart."
         if validity.is_own
         else "it is renewed by itself; see the log lines if it is not."
     )
     if now_ms < validity.not_before_ms:
-        since = datetime.datetime.fromtimestamp(validity.not_before_ms / 1000, tz=datetime.UTC)
-        text = f"The certificate {validity.file.name} is valid from {since:%Y-%m-%d %H:%M} UTC on"
-        return Finding("certificate", State.FAIL, f"{text}, which is in the future.")
+        text = f"{name} is valid from {since} on, which is in the future."
+        return Finding("certificate", State.FAIL, text)
     if days < 0:
-        text = f"The certificate {validity.file.name} expired on {until:%Y-%m-%d %H:%M} UTC"
-        return Finding("certificate", State.FAIL, f"{text}: {remedy}")
+        return Finding("certificate", State.FAIL, f"{name} expired on {until}: {remedy}")
+    text = f"{name} is valid until {until} ({days:.0f} days)"
     if days < EXPIRY_WARNING_DAYS:
-        return Finding("certificate", State.WARN, f"{text} ({days:.0f} days): {remedy}")
-    return Finding("certificate", State.OK, f"{text} ({days:.0f} days).")
+        return Finding("certificate", State.WARN, f"{text}: {remedy}")
+    return Finding("certificate", State.OK, f"{text}.")
 
 
-def _check_unclaimed(subject: Subject) -> Iterator[Finding]:
-    names = subject.unclaimed
+def _format_time(ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(ms / 1000, tz=datetime.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _check_unclaimed(names: Sequence[str]) -> Finding:
     if not names:
-        yield Finding("log directories", State.OK, "each belongs to an event hub")
-        return
+        return Finding("log directories", State.OK, "each belongs to an event hub")
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     text = (
         f"No event hub of the catalog owns the log directories {', '.join(names[:_NAMED_MAX])}"
         f"{more}: the catalog may have lost a hub. See docs/operations.md, unclaimed log "
         "directories."
     )
-    yield Finding("log directories", State.WARN, text)
-
-
-def _check_work(subject: Subject) -> Iterator[Finding]:
-    """Late or failed passes of long-lived tasks (`/ready` names the others by their age), and
-    warnings."""
-    if subject.service is None:
-        return
-    for each in subject.service.passes:
-        if each.warning is not None:
-            yield Finding(each.name, State.WARN, each.warning)
-    for text in subject.service.warnings:
-        yield Finding("notes", State.WARN, text)
-
-
-CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
-    _check_service,
-    _check_data_directory,
-    _check_disk_space,
-    _check_open_files,
-    _check_certificate,
-    _check_unclaimed,
-    _check_work,
-)
+    return Finding("log directories", State.WARN, text)
 
 
 def _limit(number: int) -> str:
     return "unlimited" if number in (-1, resource.RLIM_INFINITY) else f"{number:,}"
-
-
-def _round(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)

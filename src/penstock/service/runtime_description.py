@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from penstock.model.entities import AuthorizationRule
 from penstock.service.config.settings import Settings
 
-_AMQPS_DEFAULT = 5671
+_AMQPS_DEFAULT = ":5671"
 _LOCALHOST = ("localhost", "127.0.0.1", "::1")  # any other loopback address is not localhost
 
 
@@ -33,41 +34,6 @@ class RuntimeDescription(msgspec.Struct, frozen=True, kw_only=True):
     data: str
     pid: int
 
-    @staticmethod
-    def of(
-        settings: Settings,
-        *,
-        root: AuthorizationRule,
-        amqp_port: int | None,
-        amqps_port: int,
-        https_port: int,
-        admin_port: int,
-        admin_token: str,
-        ca_file: Path,
-        portal: str | None = None,
-    ) -> RuntimeDescription:
-        host = public_host(settings)
-        key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
-        tls_endpoint = host if amqps_port == _AMQPS_DEFAULT else f"{host}:{amqps_port}"
-        plain = None
-        if amqp_port is not None:
-            plain = f"Endpoint=sb://{host}:{amqp_port};{key};UseDevelopmentEmulator=true;"
-        scheme = "http" if settings.is_loopback else "https"
-        return RuntimeDescription(
-            namespace=root.namespace,
-            connection_string=f"Endpoint=sb://{tls_endpoint}/;{key}",
-            emulator_connection_string=plain,
-            amqp=None if amqp_port is None else f"{host}:{amqp_port}",
-            amqps=f"{host}:{amqps_port}",
-            https=f"https://{host}:{https_port}",
-            admin=f"{scheme}://{host}:{admin_port}",
-            portal=portal,
-            admin_token=admin_token,
-            ca_file=str(ca_file),
-            data=str(settings.data.resolve()),
-            pid=os.getpid(),
-        )
-
     def as_dict(self) -> dict[str, object]:
         return dict(msgspec.structs.asdict(self))
 
@@ -76,6 +42,38 @@ class RuntimeDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:  # without connection strings, which have keys
         return f"RuntimeDescription({self.namespace!r}, amqps={self.amqps!r}, pid={self.pid})"
+
+
+def describe_runtime(
+    settings: Settings,
+    root: AuthorizationRule,
+    ports: Mapping[str, int],
+    *,
+    admin_token: str,
+    ca_file: Path,
+    portal: str | None,
+) -> RuntimeDescription:
+    """`ports` of the listeners amqp, amqps, https and admin; amqp may be absent."""
+    host = public_host(settings)
+    key = f"SharedAccessKeyName={root.name};SharedAccessKey={root.primary_key.reveal()}"
+    amqp = f"{host}:{ports['amqp']}" if "amqp" in ports else None
+    amqps = f"{host}:{ports['amqps']}"
+    plain = f"Endpoint=sb://{amqp};{key};UseDevelopmentEmulator=true;" if amqp else None
+    scheme = "http" if settings.is_loopback else "https"
+    return RuntimeDescription(
+        namespace=root.namespace,
+        connection_string=f"Endpoint=sb://{amqps.removesuffix(_AMQPS_DEFAULT)}/;{key}",
+        emulator_connection_string=plain,
+        amqp=amqp,
+        amqps=amqps,
+        https=f"https://{host}:{ports['https']}",
+        admin=f"{scheme}://{host}:{ports['admin']}",
+        portal=portal,
+        admin_token=admin_token,
+        ca_file=str(ca_file),
+        data=str(settings.data.resolve()),
+        pid=os.getpid(),
+    )
 
 
 def public_host(settings: Settings) -> str:

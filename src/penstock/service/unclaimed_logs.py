@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,16 @@ _logger = logging.getLogger(__name__)
 
 
 class HubNames(msgspec.Struct, frozen=True):
-    """The content of `hub.json`, without its checksum."""
+    """The content of `hub.json`."""
 
     namespace: str
     name: str
-
-
-class _NameFile(HubNames, frozen=True):
     crc32: int | None = None  # commits between 0.1 and this one wrote none
 
-    def checksum(self) -> int:
-        return zlib.crc32(msgspec.json.encode([self.namespace, self.name]))
+    @staticmethod
+    def of(namespace: str, name: str) -> HubNames:
+        """With the checksum."""
+        return HubNames(namespace, name, zlib.crc32(msgspec.json.encode([namespace, name])))
 
 
 class UnclaimedLog(msgspec.Struct, frozen=True):
@@ -52,14 +51,29 @@ class UnclaimedLog(msgspec.Struct, frozen=True):
     directory: Path
     names: HubNames | None
 
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """The folded names of namespace and hub."""
+        names = self.names
+        return None if names is None else (fold_name(names.namespace), fold_name(names.name))
+
+    @property
+    def owner(self) -> str:
+        return (
+            f"'{self.names.namespace}/{self.names.name}'" if self.names else "an unknown event hub"
+        )
+
+    def may_belong_to(self, namespace: str, hub: str) -> bool:
+        return self.key in (None, (fold_name(namespace), fold_name(hub)))
+
     def warning(self) -> str:
-        owner = "an unknown event hub"
+        owner = self.owner
         consequence = (
             "Event hubs of the configuration that do not exist yet are not created, since it may "
             "be theirs."
         )
         if self.names is not None:
-            owner = f"the event hub '{self.names.namespace}/{self.names.name}'"
+            owner = f"the event hub {owner}"
             consequence = "No event hub of that name is created."
         return (
             f"{self.directory} has events of {owner}, which is not in the catalog. {consequence} "
@@ -67,68 +81,31 @@ class UnclaimedLog(msgspec.Struct, frozen=True):
         )
 
 
-class UnclaimedLogs:
-    """What `find_unclaimed_logs` found at start."""
-
-    def __init__(self, logs: Iterable[UnclaimedLog] = ()) -> None:
-        self.logs = tuple(logs)
-
-    def labels(self) -> list[str]:
-        """Each directory with the hub that it names, for the warning of `/ready`."""
-        return [
-            f"{log.directory} (of '{log.names.namespace}/{log.names.name}')"
-            if log.names is not None
-            else f"{log.directory} (of an unknown event hub)"
-            for log in self.logs
-        ]
-
-    def warnings(self) -> list[str]:
-        return [log.warning() for log in self.logs]
-
-    def reserved(self) -> dict[tuple[str, str], str]:
-        """Why these hubs, by the keys of namespace and name, cannot be created."""
-        return {
-            (fold_name(log.names.namespace), fold_name(log.names.name)): log.warning()
-            for log in self.logs
-            if log.names is not None
-        }
-
-    def may_have(self, namespace: str, hub: str) -> bool:
-        """Whether one of the logs is, or may be, that of this hub."""
-        reserved = self.reserved()
-        return len(reserved) < len(self.logs) or (fold_name(namespace), fold_name(hub)) in reserved
-
-
-def compare_logs(directory: Path, catalog: Catalog, logs: LogStore) -> UnclaimedLogs:
+def compare_logs(directory: Path, catalog: Catalog, logs: LogStore) -> list[UnclaimedLog]:
     """Finish deletions that a crash interrupted; find the logs of which the catalog knows nothing
     and reserve their names. To be called before a hub is created."""
-    finish_deletions(directory, catalog, logs)
+    for hub_id in catalog.deleted_hubs():
+        if (directory / hub_id).exists():
+            _logger.info("deletion of an event hub completed: id=%s", hub_id)
+            logs.drop(hub_id)
     hubs = [hub for each in catalog.namespaces() for hub in catalog.hubs(each.name)]
     unclaimed = find_unclaimed_logs(directory, {hub.id for hub in hubs})
-    catalog.reserve_hubs(unclaimed.reserved())
+    catalog.reserve_hubs({log.key: log.warning() for log in unclaimed if log.key is not None})
     return unclaimed
 
 
-def find_unclaimed_logs(directory: Path, claimed: Collection[str]) -> UnclaimedLogs:
+def find_unclaimed_logs(directory: Path, claimed: Collection[str]) -> list[UnclaimedLog]:
     """The logs with events below `directory` whose hub id is not `claimed`; each is logged."""
-    found = UnclaimedLogs(
+    found = [
         UnclaimedLog(folder, _read_names(folder))
         for folder in sorted(directory.iterdir())
         if _HUB_ID.fullmatch(folder.name)
         and folder.name not in claimed
         and next(folder.glob("*/*.log"), None) is not None
-    )
-    for text in found.warnings():
-        _logger.warning("unclaimed log: %s", text)
+    ]
+    for log in found:
+        _logger.warning("unclaimed log: %s", log.warning())
     return found
-
-
-def finish_deletions(directory: Path, catalog: Catalog, logs: LogStore) -> None:
-    """Remove the logs of hubs whose deletion was committed before the process ended."""
-    for hub_id in catalog.deleted_hubs():
-        if (directory / hub_id).exists():
-            _logger.info("deletion of an event hub completed: id=%s", hub_id)
-            logs.drop(hub_id)
 
 
 async def forget_deletions(directory: Path, catalog: Catalog) -> None:
@@ -149,7 +126,7 @@ def hubs_with_name_files(directory: Path) -> Callable[..., HubRuntime]:
     directory names it."""
 
     def new_hub(namespace: Namespace, hub: Hub, **parts: Any) -> HubRuntime:
-        _write_names(directory / hub.id, HubNames(namespace.name, hub.name))
+        _write_names(directory / hub.id, HubNames.of(namespace.name, hub.name))
         return HubRuntime(namespace, hub, **parts)
 
     return new_hub
@@ -160,15 +137,16 @@ def _read_names(folder: Path) -> HubNames | None:
     path = folder / NAME_FILE
     try:
         with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(_NAME_BYTES_MAX), type=_NameFile)
-        if found.crc32 not in (None, found.checksum()):
+            found = msgspec.json.decode(file.read(_NAME_BYTES_MAX), type=HubNames)
+        names = HubNames.of(found.namespace, found.name)
+        if found.crc32 not in (None, names.crc32):
             raise ValueError("it does not match its checksum")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         _logger.warning("name file unusable: file=%s reason=%s", path, error)
         return None
-    return HubNames(found.namespace, found.name)
+    return names
 
 
 def _write_names(folder: Path, names: HubNames) -> None:
@@ -176,13 +154,11 @@ def _write_names(folder: Path, names: HubNames) -> None:
     disk is no reason not to start."""
     if _read_names(folder) == names:
         return
-    content = _NameFile(names.namespace, names.name)
-    content = msgspec.structs.replace(content, crc32=content.checksum())
     aside = folder / f"{NAME_FILE}.new"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         aside.touch(mode=0o600)
-        aside.write_bytes(msgspec.json.encode(content) + b"\n")
+        aside.write_bytes(msgspec.json.encode(names) + b"\n")
         aside.replace(folder / NAME_FILE)
     except OSError as error:
         _logger.warning("log directory not named: directory=%s reason=%s", folder, error)

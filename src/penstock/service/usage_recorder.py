@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,7 +23,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.names import fold_name
 from penstock.model.quotas import next_allowed_units
 from penstock.model.usage import HOUR_MS, Usage, hour_of
-from penstock.service.periodic_tasks import PassRecord, record_failure
+from penstock.service.periodic_tasks import PeriodicTask
 
 _log = logging.getLogger(__name__)
 
@@ -34,73 +35,56 @@ _REFUSED_S = 60.0
 _PURCHASE = "purchase"  # `Usage.run` of units that were stored but not counted before a kill
 
 
+@dataclass(eq=False)
 class UsageRecorder:
     """Records usage from `start` to `stop`. `process` is a name that no other process has used. Use
     it on the event loop's thread."""
 
-    def __init__(
-        self,
-        accounts: Accounts,
-        catalog: Catalog,
-        ledger: UsageLedger,
-        *,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-        process: str,
-    ) -> None:
-        self._accounts = accounts
-        self._catalog = catalog
-        self._ledger = ledger
-        self._clock = clock
-        self._loop = loop
-        self._process = process
-        self.record = PassRecord("metering", clock, interval_s=_LOOK_AGAIN_S)
+    accounts: Accounts
+    catalog: Catalog
+    ledger: UsageLedger
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    process: str
+
+    def __post_init__(self) -> None:
+        self.task = PeriodicTask(
+            "metering", self._write, self.clock, interval_s=_LOOK_AGAIN_S, pause_s=self._pause_s
+        )
         self._thread = StartedThreads(1, "penstock-ledger")
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._hour_timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._is_stopping = False  # `stop` writes the remaining counts itself
+        self._purchases: list[Usage] = []  # not written yet
         self._partitions: dict[str, int] = {}  # of each namespace
         self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> None:
         """On return the units of this hour are in the ledger, before anything is published."""
-        self._accounts.on_change = self._schedule_write
-        self._accounts.on_short = self._short
-        self._unsubscribe = self._catalog.subscribe(self._on_change)
-        for namespace in self._catalog.namespaces():
-            hubs = self._catalog.hubs(namespace.name)
+        self.accounts.on_change = self._schedule_write
+        self.accounts.on_short = self._short
+        self._unsubscribe = self.catalog.subscribe(self._on_change)
+        for namespace in self.catalog.namespaces():
+            hubs = self.catalog.hubs(namespace.name)
             self._partitions[fold_name(namespace.name)] = sum(hub.partition_count for hub in hubs)
             self._judge_units(namespace.name)
-        purchases = [
+        self._purchases = [
             Usage(
                 namespace=namespace.name,
                 hour_ms=hour_of(namespace.updated_ms),
                 run=_PURCHASE,
                 units=namespace.throughput_units,
             )
-            for namespace in self._catalog.namespaces()
+            for namespace in self.catalog.namespaces()
             if namespace.throughput_units is not None and namespace.tier is Tier.STANDARD
         ]
-        self._accounts.pass_to(self._clock.now_ms())
-        self._arm_hour_timer()
-        await self._record(purchases)
-        await self._write()
+        await self.task.run_once()
+        self.task.start()
 
     async def stop(self) -> None:
         """Write everything that was counted, if the disk permits."""
-        self._is_stopping = True
-        self._accounts.on_change = self._accounts.on_short = _do_nothing
+        self.accounts.on_change = self.accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for timer in (self._write_timer, self._hour_timer):
-            if timer is not None:
-                timer.cancel()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
-        self._accounts.pass_to(self._clock.now_ms())
-        await self._write()
+        await self.task.finish()
         self._thread.shutdown()
 
     @property
@@ -111,86 +95,58 @@ class UsageRecorder:
     # --- writing --------------------------------------------------------------------------------
 
     def _schedule_write(self) -> None:
-        if self._write_timer is None:
-            self._write_timer = self._loop.call_later(WRITE_AFTER_S, self._due)
+        self.task.wake(after_s=WRITE_AFTER_S)
 
-    def _due(self) -> None:
-        self._write_timer = None
-        if self._writing is None or self._writing.done():
-            self._writing = self._loop.create_task(self._write())
-        else:
-            self._schedule_write()
+    def _pause_s(self) -> float:
+        """The counts of an hour are closed when it ends."""
+        to_turn_s = (HOUR_MS - self.clock.now_ms() % HOUR_MS) / 1000
+        return min(to_turn_s, _LOOK_AGAIN_S)
 
     async def _write(self) -> None:
+        """A pass: write what has changed. Raises PenstockError."""
         try:
-            is_written = await self._write_counts()
-        except Exception as error:  # noqa: BLE001 - confined to this pass; the next one counts all
-            record_failure(self.record, error)
-            is_written = False
-        if not is_written and self._write_timer is None and not self._is_stopping:
-            self._write_timer = self._loop.call_later(_RETRY_S, self._due)
+            self.accounts.pass_to(self.clock.now_ms())
+        finally:
+            await self._write_counts()
 
-    async def _write_counts(self) -> bool:
-        counts = self._accounts.counts()
+    async def _write_counts(self) -> None:
+        counts = self.accounts.counts()
         is_written = False
         try:
             named = [
-                msgspec.structs.replace(usage, run=f"{self._process}-{usage.run}")
+                msgspec.structs.replace(usage, run=f"{self.process}-{usage.run}")
                 for _, usages in counts
                 for usage in usages
             ]
-            is_written = await self._record(named)
+            if usages := [*self._purchases, *named]:
+                await self.loop.run_in_executor(self._thread, self.ledger.record, usages)
+            is_written = True
         finally:
             if is_written:
-                self._accounts.confirm_written(counts)
+                self._purchases = []
+                self.accounts.confirm_written(counts)
             else:
-                self._accounts.retain_unwritten(counts)
-        return is_written
-
-    async def _record(self, usages: list[Usage]) -> bool:
-        try:
-            if usages:
-                await self._loop.run_in_executor(self._thread, self._ledger.record, usages)
-        except PenstockError as error:
-            _log.warning("usage_not_written retried=true error=%s", error)
-            self.record.fail(error)
-            return False
-        self.record.complete()
-        return True
-
-    def _pass_time(self) -> None:
-        """Close the counts of the past hour. Runs at the end of each hour at the latest."""
-        self._arm_hour_timer()  # first: also after a pass that fails
-        try:
-            self._accounts.pass_to(self._clock.now_ms())
-        except Exception as error:  # noqa: BLE001 - confined to this pass
-            record_failure(self.record, error)
-        else:
-            self._schedule_write()
-
-    def _arm_hour_timer(self) -> None:
-        to_turn_s = (HOUR_MS - self._clock.now_ms() % HOUR_MS) / 1000
-        delay_s = min(to_turn_s, _LOOK_AGAIN_S)
-        self._hour_timer = self._loop.call_later(delay_s, self._pass_time)
+                self.accounts.retain_unwritten(counts)
+                self.task.wake(after_s=_RETRY_S)
 
     # --- units ----------------------------------------------------------------------------------
 
     def _short(self, account: Account) -> None:
         """Inflate in the next turn of the loop: this call stack is refusing a publication."""
-        self._loop.call_soon(self._inflate, account)
+        self.loop.call_soon(self._inflate, account)
 
     def _inflate(self, account: Account) -> None:
         """Auto-inflate: raise the units by one step. They are never lowered."""
         answer_after_s = _INFLATED_S
-        namespace = self._catalog.namespace(account.namespace)
-        if namespace is not None and (more := _raise_units(namespace, self._clock.now_ms())):
+        namespace = self.catalog.namespace(account.namespace)
+        if namespace is not None and (more := _raise_units(namespace, self.clock.now_ms())):
             try:
-                self._catalog.put_namespace(more[0], audit=more[1])
+                self.catalog.put_namespace(more[0], audit=more[1])
                 _log.info("auto-inflate: %s", more[1].detail)
             except PenstockError as error:
                 _log.warning("auto-inflate is refused: %s", error)
                 answer_after_s = _REFUSED_S
-        self._loop.call_later(answer_after_s, account.end_request)
+        self.loop.call_later(answer_after_s, account.end_request)
 
     def _on_change(self, change: CatalogChange) -> None:
         """Update the partition counts by the change alone: there may be thousands of hubs."""
@@ -210,7 +166,7 @@ class UsageRecorder:
                     self._judge_units(name)
 
     def _judge_units(self, name: str) -> None:
-        namespace = self._catalog.namespace(name)
+        namespace = self.catalog.namespace(name)
         note: str | None = None
         if namespace is not None:
             note = _idle_units_note(namespace, self._partitions.get(fold_name(name), 0))

@@ -11,9 +11,9 @@ import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
@@ -64,17 +64,17 @@ from penstock.service import (
 )
 from penstock.service.admin_tokens import RENEW_INTERVAL_S, ProcessTokens, ServiceTokens
 from penstock.service.authorities import CatalogAuthorities, shared_hosts
-from penstock.service.child_processes import ChildProcess, ChildProcesses
+from penstock.service.child_processes import ChildProcess
 from penstock.service.config.settings import Settings, destinations_of
-from penstock.service.data_directory import DataDirectory
+from penstock.service.data_directory import DataDirectory, new_key
 from penstock.service.initial_entities import create_initial_entities, new_hub_id
 from penstock.service.lag_report import LagReport, follow_catalog
-from penstock.service.listeners import listener_error, open_listener
+from penstock.service.listeners import open_listener
 from penstock.service.metric_history import MetricHistory
 from penstock.service.metrics import BrokerCollector, MetricsPage, collect_capture
-from penstock.service.periodic_tasks import PassRecord, PeriodicTask, Work
+from penstock.service.periodic_tasks import PeriodicTask, Work
 from penstock.service.read_threads import ReadThreads
-from penstock.service.runtime_description import RuntimeDescription
+from penstock.service.runtime_description import RuntimeDescription, describe_runtime
 from penstock.service.usage_recorder import UsageRecorder
 
 _READ_THREADS = 4
@@ -87,15 +87,21 @@ class Penstock:
     """A service, from `start` to `stop`. Use it on the event loop's thread."""
 
     # Set by `start`, in this order.
+    _data: DataDirectory
     _logs: EmbeddedLogStore
+    _catalog: Catalog
+    _unclaimed: list[unclaimed_logs.UnclaimedLog]
     broker: Broker
     _metering: UsageRecorder
-    _keeper: ServerCheckpointStore
+    _context: AmqpContext
+    _checkpoints: ServerCheckpointStore
     lag: LagReport
     _certificate: certificates.ReloadableCertificate
+    _server: AmqpServer
     _tokens: ServiceTokens
     _sign_in: portal_process.PortalSignIn
     _capture_registry: CaptureRegistry
+    _capture: capture_process.CaptureMonitor
 
     def __init__(
         self,
@@ -112,22 +118,17 @@ class Penstock:
         self._flushes = FlushLatencies()
         self._answered: Mapping[int, int] = {}  # HTTPS requests, by status
         self._endpoints: ServiceEndpoints | None = None
-        self._capture: capture_process.CaptureMonitor | None = None
-        self._children = ChildProcesses(self.clock)
-        self._portal_note = ""
-        self._portal: ChildProcess | None = None  # where it serves TLS with this certificate
-        self._unclaimed = unclaimed_logs.UnclaimedLogs()
-        self._passes: list[PassRecord] = []  # of every long-lived task
-        self._tasks: list[PeriodicTask] = []
+        self._sockets: portal_process.PortalSockets | None = None
+        self._portal: ChildProcess | None = None
+        self._tasks: list[PeriodicTask] = []  # whose passes `/ready` reports
 
     async def start(self) -> RuntimeDescription:
         """Open everything, or nothing: a failure closes what was opened."""
         async with self._stack:
             facts = await self._start()
             self._stack = self._stack.pop_all()
-            self._open = True
-            return facts
-        raise AssertionError("unreachable")
+        self._open = True
+        return facts
 
     async def stop(self) -> None:
         """Drain: no new work, what is queued reaches the disk, then the lock is released."""
@@ -135,57 +136,74 @@ class Penstock:
         await self._stack.aclose()
 
     async def _start(self) -> RuntimeDescription:
-        settings, loop = self.settings, asyncio.get_running_loop()
         readiness.raise_open_files_limit()
-        data = DataDirectory(settings.data)
+        self._data = DataDirectory(self.settings.data)
+        root = self._open_broker()
+        await self._start_metering()
+        # Every log is opened, and so recovered, before the listeners open.
+        for namespace in self._catalog.namespaces():
+            for hub in self._catalog.hubs(namespace.name):
+                self.broker.hub(namespace.name, hub.name)
+        self._context = self._build_amqp_context()
+        self._keep_checkpoints()
+        facts = await self._open_listeners(root)
+        self._start_task("retention", self._run_retention, retention.INTERVAL_S)
+        self._supervise_capture(facts)
+        self._data.write_runtime(facts.as_dict())
+        self._stack.callback(self._data.remove_runtime)
+        self._logs.reserve_space()
+        return facts
 
-        def wake(work: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(work)
+    def _open_broker(self) -> AuthorizationRule:
+        """Open log and catalog. Return the root rule of the default namespace."""
+        settings, log, loop = self.settings, self._data.path / "log", asyncio.get_running_loop()
 
         def flushed(seconds: float) -> None:
             """On the committer's thread, which must not wait for a terminal: it does not log."""
             self._flushes.observe(seconds)
             if seconds * 1000 >= slow_operations.threshold_ms:
-                wake(lambda: slow_operations.warn_if_slow("flush", seconds * 1000))
+                loop.call_soon_threadsafe(slow_operations.warn_if_slow, "flush", seconds * 1000)
 
         slow_operations.threshold_ms = settings.slow_operation_ms
-        logs = EmbeddedLogStore(
-            data.path / "log", wake=wake, flush=settings.flush, on_flush=flushed
+        self._logs = EmbeddedLogStore(
+            log,
+            wake=loop.call_soon_threadsafe,
+            flush=settings.flush,
+            on_flush=flushed,
         )
-        self._logs = logs
-        self._stack.callback(logs.close)  # waits for the last commits
-        catalog = SqliteCatalog(data.path / "catalog.sqlite")
+        self._stack.callback(self._logs.close)  # waits for the last commits
+        catalog = self._catalog = SqliteCatalog(self._data.path / "catalog.sqlite")
         self._stack.callback(catalog.close)
-        self._unclaimed = unclaimed_logs.compare_logs(data.path / "log", catalog, logs)
+        self._unclaimed = unclaimed_logs.compare_logs(log, catalog, self._logs)
         try:
             root = create_initial_entities(
                 catalog,
                 settings,
                 now_ms=self.clock.now_ms(),
-                first_root_key=data.root_key,
+                first_root_key=self._data.root_key,
                 unclaimed=self._unclaimed,
             )
         except (QuotaExceeded, ArgumentOutOfRange) as error:  # beyond a grant or a limit
             raise ConfigurationError(str(error)) from error
-        broker = self.broker = Broker(
+        self.broker = Broker(
             catalog,
-            logs,
+            self._logs,
             self.clock,
             producer_ids=lambda: secrets.randbelow(2**62) + 1,
             later=lambda delay_ms, work: loop.call_later(delay_ms / 1000, work),
             run_soon=loop.call_soon,
-            new_hub=unclaimed_logs.hubs_with_name_files(data.path / "log"),
+            new_hub=unclaimed_logs.hubs_with_name_files(log),
         )
-        await self._meter(broker, catalog, data, loop)
-        # Every log is opened, and so recovered, before the listeners open.
-        for hub in catalog.hubs():
-            broker.hub(hub.namespace, hub.name)
+        return root
+
+    def _build_amqp_context(self) -> AmqpContext:
+        settings, loop = self.settings, asyncio.get_running_loop()
         reads = ReadThreads(_READ_THREADS, "penstock-read")
         self._stack.callback(reads.shutdown)
-        context = AmqpContext(
-            broker=broker,
+        return AmqpContext(
+            broker=self.broker,
             clock=self.clock,
-            authorities=CatalogAuthorities(catalog, shared_hosts=shared_hosts(settings)),
+            authorities=CatalogAuthorities(self._catalog, shared_hosts=shared_hosts(settings)),
             reads=reads,
             new_id=lambda: uuid.uuid4().hex,
             loop=loop,
@@ -193,62 +211,48 @@ class Penstock:
             deadlines=self._deadlines or Deadlines(),
             expiry_grace_ms=1000 * settings.auth_expiry_grace_seconds,
         )
-        self._keep_checkpoints(context, catalog, data)
-        run_retention = partial(self._run_retention, broker, catalog, data.path / "log")
-        self._start_task("retention", run_retention, retention.INTERVAL_S)
-        facts = await self._open_listeners(context, catalog, data, root)
-        self._supervise_capture(catalog, facts)
-        data.write_runtime(facts.as_dict())
-        self._stack.callback(data.remove_runtime)
-        logs.reserve_space()
-        return facts
 
-    def _supervise_capture(self, catalog: Catalog, facts: RuntimeDescription) -> None:
+    def _supervise_capture(self, facts: RuntimeDescription) -> None:
         """Start supervision. The process starts when a hub needs it; nothing waits for it."""
         if not self.settings.capture.run:
             return
-        probe = capture_process.job_is_polling(
-            self._children, self._capture_registry, self.clock.now_ms
-        )
-        child = capture_process.capture_child(self.settings, facts, probe)
+        child = capture_process.capture_child(self.settings, facts, self.clock)
         supervisor = capture_process.CaptureSupervisor(
-            self._children, catalog, self._capture_registry, child, self.clock
+            self._catalog, self._capture_registry, child, self.clock
         )
-        self._passes.append(supervisor.record)
-        supervisor.start()
+        self._tasks.append(supervisor.task)
+        supervisor.task.start()
         self._stack.push_async_callback(supervisor.close)
 
-    def _keep_checkpoints(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory
-    ) -> None:
-        keeper = self._keeper = ServerCheckpointStore(
-            data.path / "checkpoints.sqlite", now_ms=self.clock.now_ms, loop=context.loop
+    def _keep_checkpoints(self) -> None:
+        context = self._context
+        self._checkpoints = ServerCheckpointStore(
+            self._data.path / "checkpoints.sqlite", now_ms=self.clock.now_ms, loop=context.loop
         )
-        self._stack.push_async_callback(keeper.close)
-        self._stack.callback(follow_catalog(keeper, catalog))
-        self.lag = LagReport(context.broker, catalog, keeper, self.clock, context.reads)
+        self._stack.push_async_callback(self._checkpoints.close)
+        self._stack.callback(follow_catalog(self._checkpoints, self._catalog))
+        self.lag = LagReport(
+            self.broker, self._catalog, self._checkpoints, self.clock, context.reads
+        )
 
-    async def _meter(
-        self,
-        broker: Broker,
-        catalog: Catalog,
-        data: DataDirectory,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    async def _start_metering(self) -> None:
         """Starts before the listeners open; writes the last counts after they are closed."""
-        ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
-        self._stack.callback(ledger.close)
-        metering = self._metering = UsageRecorder(
-            broker.accounts,
-            catalog,
-            ledger,
+        self._metering = UsageRecorder(
+            self.broker.accounts,
+            self._catalog,
+            self._open_ledger(),
             clock=self.clock,
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             process=uuid.uuid4().hex,
         )
-        self._passes.append(metering.record)
-        await metering.start()
-        self._stack.push_async_callback(metering.stop)
+        self._tasks.append(self._metering.task)
+        await self._metering.start()
+        self._stack.push_async_callback(self._metering.stop)
+
+    def _open_ledger(self) -> SqliteUsageLedger:
+        ledger = SqliteUsageLedger(self._data.path / "catalog.sqlite")
+        self._stack.callback(ledger.close)
+        return ledger
 
     def sign_in_link(self) -> str | None:
         """An address that signs an administrator in to the portal once; None without a portal."""
@@ -258,160 +262,120 @@ class Penstock:
 
     # --- listeners ------------------------------------------------------------------------------
 
-    async def _open_listeners(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, root: AuthorizationRule
-    ) -> RuntimeDescription:
-        settings, host, loop = self.settings, self.settings.host, context.loop
-        certificate = self._prepare_certificate(data)
-        tls = certificate.context
-        server = AmqpServer(context)
-        tokens = self._tokens = ServiceTokens(data, self.clock)
-        portal = self._portal_sockets()
-        self._sign_in = portal_process.PortalSignIn(
-            None if portal is None else portal.url, data, tokens.verify
-        )
-        administration = self._build_management_context(context, catalog, data, server)
-        management = self._management(context, administration, tokens)
-        https = HttpServer(
-            self._build_public_app(context, catalog, server, management),
-            loop,
-            guard=context.guard,
-        )
-        pages = self._administration(context.broker, server, None if portal is None else portal.url)
+    async def _open_listeners(self, root: AuthorizationRule) -> RuntimeDescription:
+        settings, context, catalog = self.settings, self._context, self._catalog
+        self._prepare_certificate()
+        server = self._server = AmqpServer(context)
+        tokens = self._tokens = ServiceTokens(self._data, self.clock)
+        portal = self._open_portal_sockets()
+        self._sign_in = portal_process.PortalSignIn(portal, self._data, tokens.verify)
+        management = self._build_management()
+        https = HttpServer(self._build_public_app(management), context.loop, guard=context.guard)
         checked = management_context.AdministrationChecks(
-            ManagementMount(management, pages),
+            ManagementMount(management, self._build_administration(portal)),
             hosts=HostNames(management_context.own_host_names(settings)),
             namespace_hosts=lambda: [host for each in catalog.namespaces() for host in each.hosts],
             verify=tokens.verify,
             metrics_need_token=not settings.is_loopback,
         )
-        admin = HttpServer(checked, loop)
+        admin = HttpServer(checked, context.loop)
         # Closed in reverse order: AMQP connections close while their WebSockets are still open.
-        self._stack.push_async_callback(https.close, grace_s=_GRACE_S)
-        self._stack.push_async_callback(server.close, grace_s=_GRACE_S)
-        self._stack.push_async_callback(admin.close, grace_s=_GRACE_S)
+        for listening in (https, server, admin):
+            self._stack.push_async_callback(listening.close, grace_s=_GRACE_S)
         self._stack.callback(
             catalog.subscribe(
                 lambda change: server.revalidate_grants() if change.affects_links else None
             )
         )
-        amqp_port = None
-        if settings.amqp_port is not None:
-            amqp_port = await open_listener(server, host, settings.amqp_port, "--amqp-port")
-        amqps_port = await open_listener(server, host, settings.amqps_port, "--amqps-port", tls)
-        https_port = await open_listener(https, host, settings.https_port, "--https-port", tls)
-        admin_tls = None if settings.is_loopback else tls
-        admin_port = await open_listener(
-            admin, host, settings.admin_port, "--admin-port", admin_tls
-        )
-        facts = RuntimeDescription.of(
+        tls = self._certificate.context
+        ports = {}
+        for name, listening, used_tls in (
+            ("amqp", server, None),
+            ("amqps", server, tls),
+            ("https", https, tls),
+            ("admin", admin, None if settings.is_loopback else tls),
+        ):
+            port = getattr(settings, f"{name}_port")
+            if port is not None:
+                flag = f"--{name}-port"
+                ports[name] = await open_listener(listening, settings.host, port, flag, used_tls)
+        facts = describe_runtime(
             settings,
-            root=root,
-            amqp_port=amqp_port,
-            amqps_port=amqps_port,
-            https_port=https_port,
-            admin_port=admin_port,
-            admin_token=data.admin_token(now_ms=self.clock.now_ms()),
-            ca_file=certificate.files.ca_file,
-            portal=None if portal is None else portal.url,
+            root,
+            ports,
+            admin_token=self._data.admin_token(now_ms=self.clock.now_ms()),
+            ca_file=self._certificate.files.ca_file,
+            portal=portal,
         )
-        self._endpoints = management_context.endpoints_of(facts, data.admin_tokens().tenant_id)
-        self._start_process_tokens(context, data, tokens)
-        self._stack.push_async_callback(self._children.close)
-        if portal is not None:
-            child = portal_process.portal_child(settings, facts, portal, certificate.files, data)
-            self._portal = child if not settings.is_loopback else None
-            self._children.start(child)
+        tenant_id = self._data.admin_tokens().tenant_id
+        self._endpoints = management_context.endpoints_of(facts, tenant_id)
+        self._start_process_tokens()
+        if self._sockets is not None:
+            child = self._portal = portal_process.portal_child(
+                settings, facts, self._sockets, self._certificate.files, self._data, self.clock
+            )
+            self._stack.push_async_callback(child.stop)
+            child.start()
         self._start_task(
             "certificate reload", self._reload_certificate, certificates.RELOAD_INTERVAL_S
         )
         return facts
 
-    def _start_process_tokens(
-        self, context: AmqpContext, data: DataDirectory, tokens: ServiceTokens
-    ) -> None:
+    def _start_process_tokens(self) -> None:
         """Write the tokens of the portal and the capture job, and renew them."""
         settings = self.settings
         needed = {ProcessRole.PORTAL: settings.portal, ProcessRole.CAPTURE: settings.capture.run}
         roles = [role for role in needed if needed[role]]
-        process_tokens = ProcessTokens(data.path, tokens, self.clock, context.reads, roles)
+        process_tokens = ProcessTokens(
+            self._data.path, self._tokens, self.clock, self._context.reads, roles
+        )
         with contextlib.suppress(OSError):  # a full disk: the first pass retries, and reports it
             process_tokens.write()
         self._stack.callback(process_tokens.remove)
         self._start_task("process tokens", process_tokens.renew, RENEW_INTERVAL_S)
 
-    def _prepare_certificate(self, data: DataDirectory) -> certificates.ReloadableCertificate:
-        def prepare() -> certificates.Certificates:
-            return certificates.prepare_certificates(
-                data.path / "tls", self.settings, now_ms=self.clock.now_ms()
-            )
-
-        certificate = self._certificate = certificates.ReloadableCertificate(
-            prepare, self.clock.now_ms
-        )
+    def _prepare_certificate(self) -> None:
+        directory = self._data.path / "tls"
+        prepare = partial(certificates.prepare_certificates, directory, self.settings)
+        certificate = certificates.ReloadableCertificate(prepare, self.clock.now_ms)
+        self._certificate = certificate
         finding = readiness.judge_certificate(certificate.validity, now_ms=self.clock.now_ms())
         if finding.state is not readiness.State.OK:
             _log.warning("certificate_check state=%s text=%s", finding.state, finding.text)
-        return certificate
 
-    def _build_management_context(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
-    ) -> ManagementContext:
-        history = self._keep_history(context, catalog, data, server)
+    def _build_management(self) -> ManagementApp:
+        context, catalog = self._context, self._catalog
         registry = self._capture_registry = CaptureRegistry(
-            destinations_of(self.settings.capture, data.path)
+            destinations_of(self.settings.capture, self._data.path)
         )
         self._capture = capture_process.CaptureMonitor(
             catalog,
             registry,
-            lambda hub: context.broker.hub(hub.namespace, hub.name).next_sequences(),
+            lambda hub: self.broker.hub(hub.namespace, hub.name).next_sequences(),
             self.clock.now_ms,
         )
-        # A second connection to the file: the usage recorder writes with its own, on its thread.
-        ledger = SqliteUsageLedger(data.path / "catalog.sqlite")
-        self._stack.callback(ledger.close)
-        return ManagementContext(
+        administration = ManagementContext(
             catalog=catalog,
-            broker=context.broker,
+            broker=self.broker,
             clock=self.clock,
-            connections=management_context.GatewayConnections(server, self.clock),
+            connections=management_context.GatewayConnections(self._server, self.clock),
             portal=self._sign_in,
-            ledger=ledger,
+            # A second connection to the file: the usage recorder writes with its own, on its
+            # thread.
+            ledger=self._open_ledger(),
             measure_lag=self.lag.measure,
-            checkpoints=self._keeper,
-            read_metrics=history.read,
+            checkpoints=self._checkpoints,
+            read_metrics=self._keep_history().read,
             jobs=JobRegistry(),
             captures=registry,
             reads=context.reads,
-            new_key=management_context.new_key,
+            new_key=new_key,
             new_hub_id=new_hub_id,
-            units_needed=management_context.required_units(context.broker),
+            units_needed=management_context.required_units(self.broker),
             limit_set=self.settings.limits,
             tokens=self._tokens,
         )
 
-    def _keep_history(
-        self, context: AmqpContext, catalog: Catalog, data: DataDirectory, server: AmqpServer
-    ) -> MetricHistory:
-        store = SqliteMetricStore(data.path / "history.sqlite")
-        self._stack.callback(store.close)
-        history = MetricHistory(
-            context.broker,
-            catalog,
-            self._keeper,
-            store,
-            connections=partial(management_context.hubs_of_connections, server),
-            clock=self.clock,
-            loop=context.loop,
-        )
-        self._passes.append(history.record)
-        history.start()
-        self._stack.push_async_callback(history.stop)
-        return history
-
-    def _management(
-        self, context: AmqpContext, administration: ManagementContext, tokens: ServiceTokens
-    ) -> ManagementApp:
         def endpoints() -> ServiceEndpoints:
             if self._endpoints is None:
                 raise ServerBusy("Penstock is starting; try again in a moment.")
@@ -419,75 +383,71 @@ class Penstock:
 
         return ManagementApp(
             administration,
-            verify=tokens.verify,
+            verify=self._tokens.verify,
             endpoints=endpoints,
             new_id=context.new_id,
             log_refusal=partial(log_refusal, context.refusal_log, names_entity=False),
         )
 
-    def _build_public_app(
-        self,
-        context: AmqpContext,
-        catalog: Catalog,
-        server: AmqpServer,
-        management: ManagementApp,
-    ) -> PublicApplication:
+    def _keep_history(self) -> MetricHistory:
+        store = SqliteMetricStore(self._data.path / "history.sqlite")
+        self._stack.callback(store.close)
+        history = MetricHistory(
+            self.broker,
+            self._catalog,
+            self._checkpoints,
+            store,
+            connections=partial(management_context.hubs_of_connections, self._server),
+            clock=self.clock,
+            loop=self._context.loop,
+        )
+        self._tasks.append(history.task)
+        history.task.start()
+        self._stack.push_async_callback(history.stop)
+        return history
+
+    def _build_public_app(self, management: ManagementApp) -> PublicApplication:
         """The application of the HTTPS port: publishing, management, and AMQP over WebSocket."""
-        websocket = WebSocketEndpoint(server)
-        publishing = PublishEndpoint(
-            broker=context.broker,
-            catalog=catalog,
-            clock=self.clock,
-            authorities=context.authorities,
-            new_id=context.new_id,
-            refusal_log=context.refusal_log,
-        )
+        context = self._context
+        websocket = WebSocketEndpoint(self._server)
+        shared: dict[str, Any] = {
+            "broker": self.broker,
+            "catalog": self._catalog,
+            "clock": self.clock,
+            "authorities": context.authorities,
+            "new_id": context.new_id,
+            "refusal_log": context.refusal_log,
+        }
+        publishing = PublishEndpoint(**shared)
         self._answered = publishing.answered
-        checkpoints = CheckpointEndpoint(
-            broker=context.broker,
-            catalog=catalog,
-            keeper=self._keeper,
-            clock=self.clock,
-            authorities=context.authorities,
-            new_id=context.new_id,
-            refusal_log=context.refusal_log,
-        )
         return PublicApplication(
             publishing=ManagementMount(management, publishing),
             websocket=Starlette(routes=[WebSocketRoute(path, websocket) for path in PATHS]),
-            prefixes={CHECKPOINTS: checkpoints},
+            prefixes={CHECKPOINTS: CheckpointEndpoint(store=self._checkpoints, **shared)},
         )
 
-    def _portal_sockets(self) -> portal_process.PortalSockets | None:
-        settings = self.settings
-        if not settings.portal:
+    def _open_portal_sockets(self) -> str | None:
+        """Return the address of the portal; None without one."""
+        if not self.settings.portal:
             return None
-        try:
-            portal = portal_process.PortalSockets(settings)
-        except OSError as error:
-            raise listener_error(
-                settings.host, settings.portal_port, "--portal-port", error
-            ) from error
-        self._stack.callback(portal.close)
-        self._portal_note = portal.note
-        return portal
+        self._sockets = portal_process.PortalSockets(self.settings)
+        self._stack.callback(self._sockets.close)
+        return self._sockets.url
 
-    def _administration(self, broker: Broker, server: AmqpServer, portal: str | None) -> Starlette:
+    def _build_administration(self, portal: str | None) -> Starlette:
         """The pages of the administration port beside the management API."""
         collector = BrokerCollector(
-            broker,
+            broker=self.broker,
             lag=self.lag.hub_rows,
-            connections=lambda: len(server.connections),
-            connections_opened=lambda: server.opened,
+            connections=lambda: len(self._server.connections),
+            connections_opened=lambda: self._server.opened,
             flushes=self._flushes,
             answered=self._answered,
             certificate_expires_ms=lambda: self._certificate.validity.not_after_ms,
         )
-        assert self._capture is not None
         metrics = MetricsPage(collector.collect, partial(collect_capture, self._capture))
-        health = readiness.health_routes(self._ended, self._readiness)
         routes = [
-            *health,
+            *readiness.health_routes(self._ended, self._readiness),
             Route("/metrics", metrics, methods=["GET"]),
             portal_process.front_route(portal),
         ]
@@ -498,26 +458,25 @@ class Penstock:
     def _start_task(self, name: str, work: Work, interval_s: float) -> None:
         """Start a periodic task that `stop` ends, and whose passes `/ready` reports."""
         task = PeriodicTask(name, work, self.clock, interval_s=interval_s)
-        self._passes.append(task.record)
         self._tasks.append(task)
         task.start()
         self._stack.push_async_callback(task.close)
 
-    async def _run_retention(self, broker: Broker, catalog: Catalog, log: Path) -> str | None:
-        problem = await retention.enforce_retention(broker)
-        await unclaimed_logs.forget_deletions(log, catalog)
-        if self._capture is not None:
-            await self._capture.log_warnings()
+    async def _run_retention(self) -> str | None:
+        problem = await retention.enforce_retention(self.broker)
+        await unclaimed_logs.forget_deletions(self._data.path / "log", self._catalog)
+        await self._capture.log_warnings()
         return problem
 
     async def _reload_certificate(self) -> str | None:
         certificate = self._certificate
         loaded = certificate.validity
         problem = await certificate.reload()
-        if certificate.validity is not loaded and self._portal is not None:
+        has_changed = certificate.validity is not loaded
+        if has_changed and self._portal is not None and not self.settings.is_loopback:
             # The portal's process must load the files too; its sockets stay open meanwhile.
-            await self._children.stop(self._portal.name)
-            self._children.start(self._portal)
+            await self._portal.stop()
+            self._portal.start()
         return problem
 
     def _ended(self) -> str | None:
@@ -527,33 +486,28 @@ class Penstock:
         return "The committer has ended: no event can be stored until the service is restarted."
 
     async def _readiness(self) -> readiness.Readiness:
-        subject = readiness.Subject(
-            data=self.settings.data,
+        captures = await self._capture.statuses()
+        findings = readiness.run_checks(
+            self.settings.data,
             now_ms=self.clock.now_ms(),
             certificate=self._certificate.validity,
-            unclaimed=self._unclaimed.labels(),
-            service=await self._service_state(),
+            unclaimed=[f"{log.directory} (of {log.owner})" for log in self._unclaimed],
         )
-        return readiness.summarize(subject, readiness.run_checks(subject))
-
-    async def _service_state(self) -> readiness.ServiceState:
-        assert self._capture is not None
-        captures = await self._capture.statuses()
-        log_problem = self._ended() or await readiness.find_log_problem(self.broker)
-        return readiness.ServiceState(
+        return readiness.summarize(
+            findings,
             is_open=self._open,
-            log_problem=log_problem,
-            portal=portal_process.check_portal(self._children),
+            log_problem=self._ended() or await readiness.find_log_problem(self.broker),
+            portal=portal_process.check_portal(self._portal),
             capture=self._capture.check(captures),
             passes=[
                 readiness.committer_report(self._logs.health(), self.clock),
-                *(record.report() for record in self._passes),
+                *(task.report() for task in self._tasks),
             ],
             warnings=[
                 # Damaged ranges of the log: their events cannot be read, all others can.
                 *self._logs.damage,
                 *self._metering.notes,
                 *self._capture.warnings(captures),
-                *([self._portal_note] if self._portal_note else []),
+                *([self._sockets.note] if self._sockets and self._sockets.note else []),
             ],
         )

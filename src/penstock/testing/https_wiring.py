@@ -53,7 +53,7 @@ def open_https_server(
         "new_id": context.new_id,
         "refusal_log": context.refusal_log,
     }
-    publishing, checkpoints = _Publishing(**shared), _Checkpoints(keeper=store, **shared)
+    publishing, checkpoints = _Publishing(**shared), _Checkpoints(store=store, **shared)
     publishing.board = checkpoints.board = board
     websocket = WebSocketEndpoint(amqp)
     application = PublicApplication(

@@ -11,10 +11,11 @@ import contextlib
 import os
 import secrets
 import shutil
+import ssl
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -38,14 +39,13 @@ from penstock.service import initial_entities
 from penstock.service.authorities import CatalogAuthorities
 from penstock.service.certificates import Certificates, prepare_certificates, server_context
 from penstock.service.config.settings import HubSettings, NamespaceSettings, Settings
-from penstock.service.data_directory import DataDirectory
-from penstock.service.listeners import ListeningServer
-from penstock.service.management_context import new_key
+from penstock.service.data_directory import DataDirectory, new_key
 from penstock.testing.faults import FaultBoard
 from penstock.testing.faulty_hub import FaultyAddressLimits, FaultyHub
 from penstock.testing.published_events import PublishedEvent, decode_published
 
 Protocol = Literal["amqp", "amqps", "https"]
+Listen = Callable[[str, int, ssl.SSLContext | None], Awaitable[int]]
 _HOST = "127.0.0.1"
 _HOST_6 = "::1"
 _GRACE_S = 0.5  # for clients that a test has left open
@@ -132,7 +132,7 @@ class InProcessService:
         self._stack.callback(
             catalog.subscribe(lambda change: recheck() if change.affects_links else None)
         )
-        await self._listen("amqp", self.server, options.port)
+        await self._listen("amqp", self.server.listen, options.port)
 
     def _open_stores(self) -> tuple[LogStore, Catalog]:
         """Stores in memory, or below `data` as `penstock serve --data` has them."""
@@ -242,11 +242,11 @@ class InProcessService:
         opens the listener on first use."""
         async with self._opening:
             if protocol not in self._ports:
-                server = self.server if protocol == "amqps" else self._https_server()
-                await self._listen(protocol, server)
+                listen = self.server.listen if protocol == "amqps" else self._https_listen()
+                await self._listen(protocol, listen)
         return self.address(protocol)
 
-    def _https_server(self) -> ListeningServer:
+    def _https_listen(self) -> Listen:
         from penstock.testing.https_wiring import open_https_server
 
         if self.options.data is not None:
@@ -262,22 +262,22 @@ class InProcessService:
             data=data,
             stack=self._stack,
             grace_s=_GRACE_S,
-        )
+        ).listen
 
     def certificates(self) -> Certificates:
         data = self.options.data
         return _shared_certificates(os.getpid()) if data is None else _certificates(data / "tls")
 
-    async def _listen(self, protocol: Protocol, server: ListeningServer, port: int = 0) -> None:
+    async def _listen(self, protocol: Protocol, listen: Listen, port: int = 0) -> None:
         """Listen on 127.0.0.1 and ::1, since `localhost` may resolve to either. If the port is in
         use on ::1, clients get the address 127.0.0.1."""
         tls = None if protocol == "amqp" else server_context(self.certificates())
         try:
-            actual_port = await server.listen(_HOST, port, tls)
+            actual_port = await listen(_HOST, port, tls)
         except OSError as error:
             raise ConfigurationError(f"Cannot listen on port {port} ({error.strerror}).") from error
         try:
-            await server.listen(_HOST_6, actual_port, tls)
+            await listen(_HOST_6, actual_port, tls)
         except OSError:
             self._host = _HOST
         self._ports[protocol] = actual_port

@@ -23,9 +23,8 @@ from penstock.service.capture_process import (
     CaptureMonitor,
     CaptureSupervisor,
     capture_child,
-    job_is_polling,
 )
-from penstock.service.child_processes import ChildProcess, ChildState, ChildStatus
+from penstock.service.child_processes import ChildState, ChildStatus
 from penstock.service.config.loader import load_settings
 from penstock.service.config.settings import Settings
 from penstock.service.readiness import State
@@ -33,29 +32,23 @@ from penstock.service.runtime_description import RuntimeDescription
 
 NS = NamespaceName("contoso")
 CLOCK = ManualClock()
-CHILD = ChildProcess("capture", ("true",), {})
 
 
-class FakeChildren:
+class FakeChild:
     def __init__(self) -> None:
-        self.running: list[str] = []
-        self.heard: Callable[[ChildStatus], None] | None = None
-        self.found: ChildStatus | None = None
+        self.is_started = False
+        self.on_status: Callable[[ChildStatus], None] = lambda status: None
+        self.status = ChildStatus(ChildState.STOPPED)
 
-    def start(self, child: ChildProcess) -> None:
-        self.running.append(child.name)
-        self.heard = child.heard
+    def start(self) -> None:
+        self.is_started = True
+        self.status = ChildStatus(ChildState.RUNNING, 1)
 
-    async def stop(self, name: str) -> None:
-        if name in self.running:
-            self.running.remove(name)
-            assert self.heard is not None
-            self.heard(ChildStatus(name, ChildState.STOPPED, None, 0, None, 0))
-
-    def status(self) -> list[ChildStatus]:
-        if self.found is not None:
-            return [self.found]
-        return [ChildStatus(name, ChildState.RUNNING, 1, 0, None, 0) for name in self.running]
+    async def stop(self) -> None:
+        if self.is_started:
+            self.is_started = False
+            self.status = ChildStatus(ChildState.STOPPED)
+            self.on_status(self.status)
 
 
 def hub(runs: list[dict[str, Any]], account: str = "store") -> Hub:
@@ -99,34 +92,34 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def test_the_process_lives_as_long_as_something_is_captured(
     catalog: Catalog, registry: CaptureRegistry
 ) -> None:
-    children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
-    supervisor.start()
+    child = FakeChild()
+    supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
+    supervisor.task.start()
     await asyncio.sleep(0)
-    assert children.running == []
+    assert not child.is_started
     catalog.put_hub(hub([RUN], account="not configured"))
     await asyncio.sleep(0.01)
-    assert children.running == []  # nobody could write anything
+    assert not child.is_started  # nobody could write anything
     catalog.put_hub(hub([RUN]))
-    await until(lambda: children.running == ["capture"])
+    await until(lambda: child.is_started)
     catalog.put_hub(hub([]))
-    await until(lambda: children.running == [])
+    await until(lambda: not child.is_started)
     catalog.put_hub(hub([RUN]))
-    await until(lambda: children.running == ["capture"])
+    await until(lambda: child.is_started)
     await supervisor.close()
-    assert children.running == []
+    assert not child.is_started
 
 
 async def test_packages_that_are_missing_are_told(
     catalog: Catalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture_process, "_NEEDED", ("no_such_package",))
-    children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
-    supervisor.start()
+    child = FakeChild()
+    supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
+    supervisor.task.start()
     catalog.put_hub(hub([RUN]))
     await until(lambda: "penstock[capture]" in registry.trouble)
-    assert children.running == []
+    assert not child.is_started
     watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     statuses = await watch.statuses()
     assert "no_such_package" in watch.warnings(statuses)[0]
@@ -139,24 +132,23 @@ async def test_packages_that_are_missing_are_told(
 async def test_process_that_keeps_ending_is_told(
     catalog: Catalog, registry: CaptureRegistry
 ) -> None:
-    children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
-    supervisor.start()
+    child = FakeChild()
+    supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
+    supervisor.task.start()
     catalog.put_hub(hub([RUN]))
-    await until(lambda: children.heard is not None)
-    assert children.heard is not None
-    ended = ChildStatus("capture", ChildState.WAITING, None, 1, 2, 0, in_vain=2)
-    children.heard(ended)
+    await until(lambda: child.is_started)
+    ended = ChildStatus(ChildState.WAITING, None, 1, 2, 0, in_vain=2)
+    child.on_status(ended)
     assert registry.trouble == ""  # that happens
-    children.heard(msgspec.structs.replace(ended, in_vain=3))
+    child.on_status(msgspec.structs.replace(ended, in_vain=3))
     assert "ended 3 times in a row, last with exit code 2: " in registry.trouble
     watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     assert registry.trouble in watch.warnings(await watch.statuses())[0]
-    children.heard(msgspec.structs.replace(ended, in_vain=4, last_exit=-9))
+    child.on_status(msgspec.structs.replace(ended, in_vain=4, last_exit=-9))
     assert "last with signal 9: " in registry.trouble
-    children.heard(msgspec.structs.replace(ended, in_vain=4, state=ChildState.STARTING))
+    child.on_status(msgspec.structs.replace(ended, in_vain=4, state=ChildState.STARTING))
     assert "ended 4 times in a row" in registry.trouble
-    children.heard(msgspec.structs.replace(ended, in_vain=4, state=ChildState.RUNNING))
+    child.on_status(msgspec.structs.replace(ended, in_vain=4, state=ChildState.RUNNING))
     assert registry.trouble == ""
     await supervisor.close()
 
@@ -164,27 +156,28 @@ async def test_process_that_keeps_ending_is_told(
 async def test_word_of_a_process_that_keeps_ending_outlives_a_change_of_the_catalog(
     catalog: Catalog, registry: CaptureRegistry
 ) -> None:
-    children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
-    supervisor.start()
+    child = FakeChild()
+    supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
+    supervisor.task.start()
     catalog.put_hub(hub([RUN]))
-    await until(lambda: children.heard is not None)
-    assert children.heard is not None
-    children.heard(ChildStatus("capture", ChildState.WAITING, None, 3, 2, 0, in_vain=3))
+    await until(lambda: child.is_started)
+    child.on_status(ChildStatus(ChildState.WAITING, None, 3, 2, 0, in_vain=3))
     catalog.put_hub(hub([RUN, {**RUN, "id": "s"}]))
     for _ in range(10):
         await asyncio.sleep(0)
     assert "ended 3 times" in registry.trouble
     catalog.put_hub(hub([]))
-    await until(lambda: children.running == [])
+    await until(lambda: not child.is_started)
     await until(lambda: registry.trouble == "")
     await supervisor.close()
 
 
-async def test_job_that_has_not_asked_for_five_minutes_hangs(registry: CaptureRegistry) -> None:
-    children, clock = FakeChildren(), ManualClock()
-    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
-    children.running = ["capture"]
+async def test_job_that_has_not_asked_for_five_minutes_hangs(
+    catalog: Catalog, registry: CaptureRegistry
+) -> None:
+    child, clock = FakeChild(), ManualClock()
+    asks = CaptureSupervisor(catalog, registry, child, clock).is_polling  # type: ignore[arg-type]
+    child.start()
     assert not await asks()  # nobody ever did
     registry.claim("job", now_ms=clock.now_ms())
     assert await asks()
@@ -195,22 +188,24 @@ async def test_job_that_has_not_asked_for_five_minutes_hangs(registry: CaptureRe
 
 
 async def test_question_of_the_process_before_is_no_answer_of_the_next(
-    registry: CaptureRegistry,
+    catalog: Catalog, registry: CaptureRegistry
 ) -> None:
-    children, clock = FakeChildren(), ManualClock()
-    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
+    child, clock = FakeChild(), ManualClock()
+    asks = CaptureSupervisor(catalog, registry, child, clock).is_polling  # type: ignore[arg-type]
     registry.claim("job", now_ms=clock.now_ms())
     clock.advance(1_000)
-    children.found = ChildStatus("capture", ChildState.STARTING, 7, 1, -9, clock.now_ms())
+    child.status = ChildStatus(ChildState.STARTING, 7, 1, -9, clock.now_ms())
     clock.advance(1_000)
     assert not await asks()
     registry.claim("job", now_ms=clock.now_ms())
     assert await asks()
 
 
-async def test_clock_that_was_set_back_hides_no_job_that_hangs(registry: CaptureRegistry) -> None:
-    children, clock = FakeChildren(), ManualClock()
-    asks = job_is_polling(children, registry, clock.now_ms)  # type: ignore[arg-type]
+async def test_clock_that_was_set_back_hides_no_job_that_hangs(
+    catalog: Catalog, registry: CaptureRegistry
+) -> None:
+    child, clock = FakeChild(), ManualClock()
+    asks = CaptureSupervisor(catalog, registry, child, clock).is_polling  # type: ignore[arg-type]
     registry.claim("job", now_ms=clock.now_ms() + 3_600_000)
     assert not await asks()
     registry.claim("job", now_ms=clock.now_ms())
@@ -234,10 +229,6 @@ def facts_of(data: Path) -> RuntimeDescription:
     )
 
 
-async def still() -> bool:
-    return True
-
-
 def test_the_process_is_told_by_its_environment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,14 +236,14 @@ def test_the_process_is_told_by_its_environment_alone(
     monkeypatch.setenv("PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY", "storage-secret")
     facts = facts_of(tmp_path)
     monkeypatch.setenv("PENSTOCK_ADMIN_TOKEN", "of-the-operator")
-    child = capture_child(Settings(data=tmp_path), facts, still)
+    child = capture_child(Settings(data=tmp_path), facts, CLOCK)
     assert child.environ["PENSTOCK_ADMIN_TOKEN_FILE"] == str(tmp_path / "capture.token")
     assert not {"of-admin", "of-the-operator"} & set(child.environ.values())
     assert child.environ["PENSTOCK_CAPTURE_AMQP"] == "localhost:1"
     assert child.environ["PENSTOCK_CAPTURE_STORE_ACCOUNT_KEY"] == "storage-secret"
     assert "PENSTOCK_CONTEXT" not in child.environ
-    assert (child.probe, child.start_s) == (still, 300.0)  # Python and Spark take their time
-    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, still)
+    assert child.start_s == 300.0  # Python and Spark take their time
+    beyond = capture_child(Settings(data=tmp_path, host="0.0.0.0"), facts, CLOCK)
     assert "PENSTOCK_CAPTURE_AMQP" not in beyond.environ
 
 
@@ -292,7 +283,7 @@ def test_the_process_can_load_what_the_service_could(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     ours = load_settings(flags={"config": file, "data": tmp_path, **flags}, environ=os.environ)
-    child = capture_child(ours, facts_of(tmp_path), still)
+    child = capture_child(ours, facts_of(tmp_path), CLOCK)
     theirs = load_settings(flags={"config": None}, environ=child.environ)
     assert (theirs.capture, theirs.data) == (ours.capture, ours.data)
 
@@ -326,15 +317,15 @@ async def test_hub_whose_settings_cannot_be_read_does_not_end_the_supervision(
     catalog: Catalog, registry: CaptureRegistry
 ) -> None:
     """The supervisor's task ended with the first exception before."""
-    children = FakeChildren()
-    supervisor = CaptureSupervisor(children, catalog, registry, CHILD, CLOCK)  # type: ignore[arg-type]
-    supervisor.start()
+    child = FakeChild()
+    supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
+    supervisor.task.start()
     good = hub([RUN])
     broken = msgspec.structs.replace(
         good, id="b" * 32, name=HubName("broken"), metadata={"captureRuns": [RUN], "capture": 7}
     )
     catalog.put_hub(broken)
-    await until(lambda: "contoso/broken" in (supervisor.record.report().warning or ""))
+    await until(lambda: "contoso/broken" in (supervisor.task.report().warning or ""))
     catalog.put_hub(good)
-    await until(lambda: children.running == ["capture"])
+    await until(lambda: child.is_started)
     await supervisor.close()

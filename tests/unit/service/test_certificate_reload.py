@@ -69,7 +69,7 @@ def installed(tmp_path: Path) -> Certificates:
 
 @pytest.fixture
 def certificate(installed: Certificates) -> ReloadableCertificate:
-    return ReloadableCertificate(lambda: installed, now_ms)
+    return ReloadableCertificate(lambda now_ms: installed, now_ms)
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
@@ -121,7 +121,7 @@ async def test_file_that_is_gone_keeps_the_old_certificate(
 async def test_development_certificate_is_renewed_without_a_restart(tmp_path: Path) -> None:
     clock_ms = [now_ms() - 380 * DAY_MS]
 
-    def prepare() -> Certificates:
+    def prepare(now_ms: int) -> Certificates:
         return development_certificates(tmp_path, ["localhost"], now_ms=clock_ms[0])
 
     certificate = ReloadableCertificate(prepare, lambda: clock_ms[0])
@@ -137,7 +137,7 @@ async def test_development_certificate_is_renewed_without_a_restart(tmp_path: Pa
 def test_files_that_cannot_be_used_are_refused_at_the_start(installed: Certificates) -> None:
     installed.key_file.unlink()
     with pytest.raises(ConfigurationError, match="Cannot read the certificate"):
-        ReloadableCertificate(lambda: installed, now_ms)
+        ReloadableCertificate(lambda now_ms: installed, now_ms)
 
 
 def test_validity_of_a_chain_is_what_all_its_certificates_share(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from penstock.model.entities import AuthorizationRule, Right, Secret
 from penstock.model.names import ROOT_RULE, NamespaceName
 from penstock.service.config.settings import Settings
 from penstock.service.management_context import endpoints_of
-from penstock.service.runtime_description import RuntimeDescription
+from penstock.service.runtime_description import describe_runtime
 
 ROOT = AuthorizationRule(
     namespace=NamespaceName("penstock"),
@@ -43,15 +43,13 @@ ROOT = AuthorizationRule(
 def test_every_address_has_the_host_that_is_bound(
     host: str, public_hosts: tuple[str, ...], expected: str
 ) -> None:
-    facts = RuntimeDescription.of(
+    facts = describe_runtime(
         Settings(host=host, public_hosts=public_hosts),
-        root=ROOT,
-        amqp_port=1,
-        amqps_port=2,
-        https_port=3,
-        admin_port=4,
+        ROOT,
+        {"amqp": 1, "amqps": 2, "https": 3, "admin": 4},
         admin_token="t",
         ca_file=Path("ca.pem"),
+        portal=None,
     )
     assert (facts.amqp, facts.amqps) == (f"{expected}:1", f"{expected}:2")
     assert facts.https == f"https://{expected}:3"

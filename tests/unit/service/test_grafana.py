@@ -49,7 +49,7 @@ def metrics() -> dict[str, Metric]:
     broker = Broker(catalog, MemoryLogStore(lambda work: None), clock, producer_ids=lambda: 1)
     broker.hub(NS, "events")
     collector = BrokerCollector(
-        broker,
+        broker=broker,
         lag=lambda hub: [],
         connections=lambda: 1,
         connections_opened=lambda: 2,
@@ -60,7 +60,7 @@ def metrics() -> dict[str, Metric]:
 
     async def collect() -> str:
         families = await collector.collect()
-        return b"".join(piece for family in families for piece in family.pieces()).decode()
+        return b"".join(piece for family in families.values() for piece in family.pieces()).decode()
 
     found = {}
     for family in text_string_to_metric_families(asyncio.run(collect())):

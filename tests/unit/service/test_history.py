@@ -139,7 +139,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_counters_are_told_as_differences(world: World) -> None:
     world.publish("Orders", 3)
-    assert await world.history.note()
+    await world.history.note()
     first = world.store.counted("contoso", "orders")
     assert (first["incoming_messages"], first["incoming_bytes"]) == (3, 30)
     assert first["successful_requests"] == 1
@@ -225,12 +225,12 @@ async def test_what_the_disk_refuses_is_made_up_for(
 ) -> None:
     world.store.refuses = True
     world.publish("Orders", 3)
-    assert not await world.history.note()
-    assert not await world.history.note()
+    await world.history.task.run_once()
+    await world.history.task.run_once()
     assert caplog.text.count("The disk is full.") == 1
     world.store.refuses = False
     world.publish("Orders", 1)
-    assert await world.history.note()
+    await world.history.task.run_once()
     assert world.store.counted("contoso", "orders")["incoming_messages"] == 4
 
 
@@ -269,7 +269,7 @@ async def test_disk_is_waited_for_on_a_thread_of_its_own(world: World) -> None:
 
 
 async def test_stopping_notes_the_last_seconds(world: World) -> None:
-    world.history.start()
+    world.history.task.start()
     world.publish("Orders", 3)
     await world.history.stop()
     counts = [
@@ -283,7 +283,7 @@ async def test_stopping_notes_the_last_seconds(world: World) -> None:
 
 async def test_turn_of_the_step_is_noted_by_itself(world: World) -> None:
     world.clock.advance(STEP_MS - world.clock.now_ms() % STEP_MS - 1)  # the turn is a moment away
-    world.history.start()
+    world.history.task.start()
     await asyncio.wait_for(world.store.recorded.wait(), DEADLINE_S)
     assert world.store.records
 
@@ -301,7 +301,7 @@ async def test_failed_sample_does_not_end_the_others(
 
     monkeypatch.setattr(world.broker, "hubs", fail)
     world.clock.advance(STEP_MS - world.clock.now_ms() % STEP_MS - 1)
-    world.history.start()
+    world.history.task.start()
     await asyncio.wait_for(failed.wait(), DEADLINE_S)
     await asyncio.wait_for(world.store.recorded.wait(), DEADLINE_S)
     assert "a bug" in caplog.text

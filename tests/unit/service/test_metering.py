@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
@@ -76,6 +76,18 @@ class World:
             loop=asyncio.get_running_loop(),
             process=process,
         )
+        self.is_writing, self.passes = False, 0
+        write = self.metering.task._work
+
+        async def note_pass() -> str | None:
+            self.is_writing = True
+            try:
+                return await write()
+            finally:
+                self.is_writing = False
+                self.passes += 1
+
+        self.metering.task._work = note_pass
 
     @property
     def account(self) -> Account:
@@ -100,17 +112,17 @@ class World:
         """The next write, once its pass is recorded: the ledger's thread tells of it before."""
         async with asyncio.timeout(60):
             count = await self.ledger.writes.get()
-            assert self.metering._writing is not None
-            await asyncio.wait([self.metering._writing])
+            passes = self.passes
+            while self.is_writing and self.passes == passes:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         return count
 
     async def settle(self) -> None:
         """Wait until no write is due or under way: `start` changes counts, too."""
         async with asyncio.timeout(60):
-            while self.metering._write_timer is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # the task begins
+            while self.metering.task._wake.is_set() or self.is_writing:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            if self.metering._writing is not None:
-                await asyncio.wait([self.metering._writing])
 
     def change(self, **changes: object) -> None:
         self.catalog.put_namespace(
@@ -248,26 +260,15 @@ async def test_change_of_units_is_written_without_any_traffic(world: World) -> N
 
 async def test_new_hour_is_written_when_it_turns(world: World) -> None:
     world.clock.advance(HOUR_MS)
-    world.metering._pass_time()
+    world.metering.task.wake()
     await world.written()
     assert [usage.hour_ms - TEN for usage in world.ledger.usage()] == [0, HOUR_MS]
 
 
-async def test_time_is_looked_at_when_the_hour_turns_and_each_minute(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, delays = asyncio.get_running_loop(), list[float]()
-
-    def call_later(delay: float, work: Callable[[], None]) -> asyncio.TimerHandle:
-        delays.append(delay)
-        return asyncio.TimerHandle(0, work, (), loop)
-
-    monkeypatch.setattr(loop, "call_later", call_later)
-    world.metering._pass_time()
+async def test_time_is_looked_at_when_the_hour_turns_and_each_minute(world: World) -> None:
+    assert world.metering._pause_s() == 60
     world.clock.advance(HOUR_MS - 1_500)
-    world.metering._pass_time()
-    assert delays[0] == 60
-    assert 1.5 in delays
+    assert world.metering._pause_s() == 1.5
 
 
 # --- auto-inflate -------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ async def test_error_that_nobody_foresaw_ends_one_pass_only(
     world.use(3)
     assert await world.written() > 0
     assert not failures
-    assert world.metering.record.report().warning is None
+    assert world.metering.task.report().warning is None
 
 
 async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
@@ -379,12 +380,14 @@ async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.broker.accounts, "pass_to", fail)
-        world.metering._pass_time()
-    warning = world.metering.record.report().warning
+        world.use(3)
+        assert await world.written() == 1
+    warning = world.metering.task.report().warning
     assert warning is not None
     assert "metering" in warning
-    assert world.metering._hour_timer is not None
-    assert not world.metering._hour_timer.cancelled()
+    world.use(4)
+    assert await world.written() == 1
+    assert world.metering.task.report().warning is None
 
 
 async def test_retry_of_a_failed_write_does_not_begin_while_the_last_one_runs(
@@ -409,12 +412,8 @@ async def test_retry_of_a_failed_write_does_not_begin_while_the_last_one_runs(
             await asyncio.sleep(0)
         stopping = asyncio.create_task(world.metering.stop())
         await asyncio.sleep(0)
-        retried: list[str] = []
-        monkeypatch.setattr(world.metering, "_due", lambda: retried.append("again"))
         let_go.set()
         await stopping
         await asyncio.sleep(0.01)  # a timer of zero seconds fires
-    assert (tries, retried) == (["write", "write"], [])
-    assert world.metering._writing is not None
-    assert world.metering._writing.done()
+    assert tries == ["write", "write"]
     assert "after shutdown" not in caplog.text

@@ -17,7 +17,7 @@ from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.metrics import FlushLatencies
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.metrics import BrokerCollector, Family, MetricsPage
+from penstock.service.metrics import BrokerCollector, Family, MetricsPage, format_labels
 from penstock.service.periodic_tasks import ITEMS_PER_TURN
 
 NS = NamespaceName("contoso")
@@ -76,7 +76,7 @@ def collector_of(hubs: int, rows: Rows) -> BrokerCollector:
         )
         broker.hub(NS, f"hub-{number:04}")
     return BrokerCollector(
-        broker,
+        broker=broker,
         lag=rows,
         connections=lambda: 3,
         connections_opened=lambda: 4,
@@ -136,7 +136,7 @@ async def test_scrape_handles_a_bounded_number_of_hubs_per_turn() -> None:
 
 @pytest.mark.parametrize("value", ['a"b', "a\\b", "a\nb"])
 def test_label_values_are_escaped(value: str) -> None:
-    family = Family("penstock_test", "gauge", "a test", ("hub",))
-    family.add([value], 1)
+    family = Family("gauge", "test", "a test")
+    family.add(format_labels(hub=value), 1)
     (parsed,) = text_string_to_metric_families(b"".join(family.pieces()).decode())
     assert parsed.samples[0].labels == {"hub": value}

@@ -13,7 +13,7 @@ from penstock.log.memory import MemoryLogStore
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
-from penstock.service.periodic_tasks import PassRecord, PeriodicTask
+from penstock.service.periodic_tasks import PeriodicTask
 from penstock.service.retention import PARTITIONS_PER_TURN, enforce_retention
 
 NS = NamespaceName("contoso")
@@ -49,14 +49,14 @@ async def test_pass_that_raises_is_named_and_the_next_one_runs(error: BaseExcept
     task.start()
     assert await work.next() == 1
     await asyncio.sleep(0)
-    warning = task.record.report().warning
+    warning = task.report().warning
     assert warning is not None
     assert "retention" in warning
     assert type(error).__name__ in warning
     task.wake()
     assert await work.next() == 2
     await asyncio.sleep(0)
-    assert task.record.report().warning is None
+    assert task.report().warning is None
     await task.close()
 
 
@@ -66,11 +66,11 @@ async def test_task_that_ends_is_named_and_started_again(
     work = Pass()
     task = PeriodicTask("retention", work, ManualClock(), interval_s=600)
 
-    async def broken(*args: object) -> bool:
+    async def broken(task: PeriodicTask) -> None:
         raise RuntimeError("outside every guard")
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.service.periodic_tasks.run_pass", broken)
+        patched.setattr(PeriodicTask, "run_once", broken)
         task.start()
         await asyncio.sleep(0)
     assert await work.next() == 1
@@ -89,25 +89,25 @@ async def test_task_that_is_woken_and_closed_at_once_ends() -> None:
         await task.close()
 
 
-def test_pass_is_late_after_three_intervals() -> None:
+async def test_pass_is_late_after_three_intervals() -> None:
     clock = ManualClock()
-    record = PassRecord("metering", clock, interval_s=60)
-    assert record.report().seconds_ago is None
-    record.complete()
+    task = PeriodicTask("metering", Pass(), clock, interval_s=60)
+    assert task.report().seconds_ago is None
+    await task.run_once()
     clock.advance(179_000)
-    assert record.report().seconds_ago == 179
-    assert record.report().warning is None
+    assert task.report().seconds_ago == 179
+    assert task.report().warning is None
     clock.advance(2_000)
-    assert record.report().warning == (
+    assert task.report().warning == (
         "metering: the last complete pass was 181 s ago; one is expected every 60 s."
     )
 
 
 def test_pass_that_never_ran_is_late_too() -> None:
     clock = ManualClock()
-    record = PassRecord("metering", clock, interval_s=60)
+    task = PeriodicTask("metering", Pass(), clock, interval_s=60)
     clock.advance(181_000)
-    warning = record.report().warning
+    warning = task.report().warning
     assert warning is not None
     assert "the last complete pass was never" in warning
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock.model.clock import ManualClock
+from penstock.model.errors import ListenerError
 from penstock.portal.settings import from_environ, hash_token
 from penstock.service.admin_tokens import ServiceTokens
 from penstock.service.certificates import Certificates
@@ -39,7 +40,7 @@ CERTIFICATES = Certificates(
 def test_port_that_somebody_chose_and_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(portal_port=taken.getsockname()[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ListenerError, match="in use"):
             PortalSockets(settings)
 
 
@@ -62,9 +63,9 @@ def test_token_goes_by_a_file_and_our_own_variables_do_not(
     data = DataDirectory(tmp_path)
     sockets = PortalSockets(Settings(portal_port=0))
     try:
-        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES, data)
+        child = portal_child(Settings(), FACTS, sockets, CERTIFICATES, data, ManualClock())
         beyond = msgspec.structs.replace(Settings(), host="0.0.0.0")
-        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data)
+        outside = portal_child(beyond, FACTS, sockets, CERTIFICATES, data, ManualClock())
     finally:
         sockets.close()
     assert "hunter2" not in " ".join([*child.command, *child.environ.values()])

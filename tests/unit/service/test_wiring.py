@@ -170,7 +170,7 @@ async def test_retention_that_fails_is_named_and_health_stays_well(
 ) -> None:
     logs, (retention,) = (
         service.penstock._logs,
-        [each for each in service.penstock._tasks if each.record.name == "retention"],
+        [each for each in service.penstock._tasks if each.name == "retention"],
     )
     assert logs is not None
 
@@ -184,7 +184,7 @@ async def test_retention_that_fails_is_named_and_health_stays_well(
         assert (await service.get("/health"))[0] == 200
     retention.wake()
     async with asyncio.timeout(DEADLINE_S):
-        while retention.record.report().warning is not None:  # noqa: ASYNC110
+        while retention.report().warning is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -199,7 +199,7 @@ async def test_listeners_use_a_certificate_that_was_replaced(
         (new.key_file, service.certificates.key_file),
     ):
         target.write_bytes(source.read_bytes())
-    (reload,) = (each for each in service.penstock._tasks if "certificate" in each.record.name)
+    (reload,) = (each for each in service.penstock._tasks if "certificate" in each.name)
     reload.wake()
     expected = ssl.PEM_cert_to_DER_cert(new.certificate_file.read_text())
     ports = [

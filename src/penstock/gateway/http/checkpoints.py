@@ -69,9 +69,9 @@ class _CheckpointRequest(msgspec.Struct, frozen=True):
 class CheckpointEndpoint(DataPlaneEndpoint):
     """Serves the paths below PREFIX."""
 
-    def __init__(self, *, keeper: CheckpointService, **options: Any) -> None:
+    def __init__(self, *, store: CheckpointService, **options: Any) -> None:
         super().__init__(**options)
-        self._keeper = keeper
+        self._store = store
         self._pending_bytes = 0  # of bodies that are being read
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -100,8 +100,8 @@ class CheckpointEndpoint(DataPlaneEndpoint):
 
     def _list(self, hub: HubRuntime, group: str, what: str) -> HttpResponse:
         if what == "checkpoints":
-            return _json_response(CheckpointList(self._keeper.checkpoints(hub.entity.id, group)))
-        return _json_response(OwnershipList(self._keeper.ownerships(hub.entity.id, group)))
+            return _json_response(CheckpointList(self._store.checkpoints(hub.entity.id, group)))
+        return _json_response(OwnershipList(self._store.ownerships(hub.entity.id, group)))
 
     async def _claim(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
         claims = decode_json(_CLAIMS, body, "The body").claims
@@ -111,7 +111,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
             _check_text("owner_id", claim.owner_id, least=0)
             if claim.etag is not None:
                 _check_text("etag", claim.etag)
-        return _json_response(OwnershipList(await self._keeper.claim(hub.entity.id, group, claims)))
+        return _json_response(OwnershipList(await self._store.claim(hub.entity.id, group, claims)))
 
     async def _save(self, hub: HubRuntime, group: str, body: bytes) -> HttpResponse:
         checkpoints = decode_json(_CHECKPOINTS, body, "The body").checkpoints
@@ -124,7 +124,7 @@ class CheckpointEndpoint(DataPlaneEndpoint):
                     f"The sequence number {checkpoint.sequence_number} is out of range: "
                     f"-1 to {_SEQUENCE_NUMBER_MAX} are allowed."
                 )
-        await self._keeper.save(hub.entity.id, group, checkpoints)
+        await self._store.save(hub.entity.id, group, checkpoints)
         return HttpResponse(204)
 
     async def _body(self, exchange: HttpRequest) -> bytes:

@@ -14,8 +14,9 @@ from penstock.formats.quantities import (
     format_plural,
     format_size,
 )
-from penstock.management.client import ConsumerGroupResource, ManagementClient
+from penstock.management.client import ManagementClient
 from penstock.management.permissions import AdminRole
+from penstock.management.resources import ConsumerGroupResource
 from penstock.portal import components as ui
 from penstock.portal.html import Html, el
 from penstock.portal.layout import page

@@ -62,6 +62,11 @@ class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):
     path: KeyPath = ()
     whole: str | None = None
 
+    @staticmethod
+    def of(raw: object, name: str) -> ConfigValue:
+        """The value of a flag, a variable, or a whole file."""
+        return ConfigValue(raw=raw, source=ConfigSource(name=name))
+
     def __repr__(self) -> str:
         return f"ConfigValue({self.where})"  # the raw value may be a key
 

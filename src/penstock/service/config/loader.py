@@ -67,7 +67,7 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
 def read_price_list(file: Path) -> tuple[PriceList | None, Path | None]:
     """The prices of a configuration file, and its data directory. Everything else is ignored: a
     user who reads the bill need not have the keys. Raises ConfigurationError."""
-    text = _read_text(ConfigValue(raw=file, source=ConfigSource(name="--config")))
+    text = _read_text(ConfigValue.of(file, "--config"))
     if is_emulator_config(text):
         return None, None
     root = _parse_toml(file, text)
@@ -84,12 +84,10 @@ def _collect_stated(
     stated: dict[str, ConfigValue] = {}
     for setting in SETTINGS:
         flag = flags.get(setting.field)
-        if flag is not None and flag != [] and flag != ():
-            source = ConfigSource(name=setting.flag or setting.field)
-            stated[setting.field] = ConfigValue(raw=flag, source=source)
+        if flag not in (None, [], ()):
+            stated[setting.field] = ConfigValue.of(flag, setting.flag or setting.field)
         elif text := environ.get(setting.variable):
-            source = ConfigSource(name=setting.variable)
-            stated[setting.field] = ConfigValue(raw=text, source=source)
+            stated[setting.field] = ConfigValue.of(text, setting.variable)
     return stated
 
 
@@ -102,17 +100,16 @@ def _read_file(
     if is_emulator_config(text):
         limit_set = _read_limits(stated_limits) or LimitSet.CURRENT
         namespaces = read_namespaces(file, text, limit_set)
-        implied = ConfigValue(raw=LimitSet.CURRENT.value, source=ConfigSource(name=str(file)))
+        implied = ConfigValue.of(LimitSet.CURRENT.value, str(file))
         return {"limits": implied}, {"namespaces": namespaces, "namespaces_given": True}
     root = _parse_toml(file, text)
     tables: dict[str, Any] = {}
     in_file = _find_settings(root)
     if namespaces := _read_namespaces(root, context, stated_limits):
         tables = {"namespaces": namespaces, "namespaces_given": True}
-    if prices := root.child("prices"):
-        tables["prices"] = read_struct(PriceList, prices, context)
-    if capture := root.child("capture"):
-        tables["capture"] = read_struct(CaptureJobConfig, capture, context)
+    for name, struct in (("prices", PriceList), ("capture", CaptureJobConfig)):
+        if table := root.child(name):
+            tables[name] = read_struct(struct, table, context)
     return in_file, tables
 
 
@@ -162,12 +159,11 @@ def _parse_toml(file: Path, text: str) -> ConfigValue:
 
 def _read_limits(*values: ConfigValue | None) -> LimitSet | None:
     """Of the first value that is there."""
-    value = next((value for value in values if value is not None), None)
-    if value is None:
-        return None
-    limit_set = read_value(value, _TYPES["limits"], ReadContext())
-    assert isinstance(limit_set, LimitSet)
-    return limit_set
+    for value in values:
+        if value is not None:
+            limit_set: LimitSet = read_value(value, _TYPES["limits"], ReadContext())
+            return limit_set
+    return None
 
 
 def _read_namespaces(
@@ -192,13 +188,11 @@ def _read_namespace(
     namespace = read_struct(NamespaceSettings, table, context)
     units, maximum = namespace.throughput_units, namespace.maximum_throughput_units
     for key in ("throughput_units", "maximum_throughput_units"):
-        value = table.child(key)
-        if value is None:
-            continue
-        if namespace.tier is Tier.DEDICATED:
+        if namespace.tier is Tier.DEDICATED and (value := table.child(key)):
             value.refuse(_NO_UNITS)
-        if key != "throughput_units" and isinstance(units, int) and 0 < (maximum or 0) < units:
-            value.refuse(f"at least the {units} of throughput_units, or 0, is allowed")
+    if isinstance(units, int) and 0 < (maximum or 0) < units:
+        allowed = f"at least the {units} of throughput_units, or 0, is allowed"
+        table.required_child("maximum_throughput_units").refuse(allowed)
     return msgspec.structs.replace(namespace, limits=limit_set)
 
 

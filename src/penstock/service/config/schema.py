@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from penstock.capture.destinations import Destination
 from penstock.service.config.settings import SETTINGS, DestinationSettings, Settings
-from penstock.service.config.struct_reader import FieldType, field_keys, struct_fields
+from penstock.service.config.struct_reader import field_keys, struct_fields, unwrap_type
 
 Schema = dict[str, Any]
 
@@ -21,7 +21,8 @@ def json_schema_of_file() -> Schema:
         if setting.in_file:
             section, _, key = setting.key.rpartition(".")
             table = properties.setdefault(section, _table({})) if section else None
-            (properties if table is None else table["properties"])[key] = _schema(setting.type)
+            schema = _schema(setting.type) | {"description": setting.meaning}
+            (properties if table is None else table["properties"])[key] = schema
     for field in struct_fields(Settings):
         if field.name in ("namespaces", "prices", "capture"):
             properties[field.encode_name] = _schema(field.type)
@@ -33,9 +34,9 @@ def json_schema_of_file() -> Schema:
 
 
 def _schema(type_: inspect.Type) -> Schema:
-    field = FieldType.of(type_)
-    is_complete = bool(field.json_schema.keys() & {"type", "oneOf"})
-    return ({} if is_complete else _base_schema(field.type)) | field.json_schema
+    base, _, more = unwrap_type(type_)
+    is_complete = bool(more.keys() & {"type", "oneOf"})
+    return ({} if is_complete else _base_schema(base)) | more
 
 
 def _base_schema(type_: inspect.Type) -> Schema:

@@ -1,6 +1,6 @@
 """Reads structs from a configuration, by the types of their fields.
 
-A struct's field states a setting completely: `name` (the key), type, range, default, description.
+A struct's field states a value completely: `name` (the key), type, range, default.
 `Meta(extra=...)` of a field's type may say more:
 
 read      a function (value, context) that reads the value instead of the rules for its type
@@ -23,9 +23,10 @@ from msgspec import inspect
 from penstock.model import limits
 from penstock.model.entities import LimitSet
 from penstock.model.errors import ConfigurationError
-from penstock.service.config.document import ConfigSource, ConfigValue, refuse_duplicates
+from penstock.service.config.document import ConfigValue, refuse_duplicates
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 SECRET_SUFFIXES = ("", "_file", "_env")
 _TRUE = ("1", "true", "yes", "on")
@@ -42,26 +43,19 @@ class ReadContext(msgspec.Struct, frozen=True, kw_only=True):
     limit_set: LimitSet = LimitSet.SPECIFICATION
 
 
-class FieldType(msgspec.Struct, frozen=True):
+def unwrap_type(type_: inspect.Type) -> tuple[inspect.Type, dict[str, Any], dict[str, Any]]:
     """The type of a field without `| None`, what `Meta(extra=...)` says, and what it adds to a JSON
     Schema."""
-
-    type: inspect.Type
-    extra: dict[str, Any]
-    json_schema: dict[str, Any]
-
-    @staticmethod
-    def of(type_: inspect.Type) -> FieldType:
-        extra: dict[str, Any] = {}
-        json_schema: dict[str, Any] = {}
-        while isinstance(type_, inspect.Metadata | inspect.UnionType):
-            if isinstance(type_, inspect.Metadata):
-                extra = (type_.extra or {}) | extra
-                json_schema = (type_.extra_json_schema or {}) | json_schema
-                type_ = type_.type
-            else:
-                type_ = next(t for t in type_.types if not isinstance(t, inspect.NoneType))
-        return FieldType(type_, extra, json_schema)
+    extra: dict[str, Any] = {}
+    json_schema: dict[str, Any] = {}
+    while isinstance(type_, inspect.Metadata | inspect.UnionType):
+        if isinstance(type_, inspect.Metadata):
+            extra = (type_.extra or {}) | extra
+            json_schema = (type_.extra_json_schema or {}) | json_schema
+            type_ = type_.type
+        else:
+            type_ = next(t for t in type_.types if not isinstance(t, inspect.NoneType))
+    return type_, extra, json_schema
 
 
 def struct_fields(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
@@ -78,9 +72,8 @@ def read_struct(struct: type[S], table: ConfigValue, context: ReadContext) -> S:
         table.refuse_unknown([key for field in fields for key in field_keys(field)])
     values: dict[str, Any] = {}
     for field in fields:
-        is_secret = FieldType.of(field.type).extra.get("secret", False)
         key = field.encode_name
-        value = find_secret(table, key, context) if is_secret else table.child(key)
+        value = find_secret(table, key, context) if _is_secret(field) else table.child(key)
         if value is not None:
             values[field.name] = read_value(value, field.type, context)
         elif field.required:
@@ -90,20 +83,25 @@ def read_struct(struct: type[S], table: ConfigValue, context: ReadContext) -> S:
 
 def field_keys(field: inspect.Field) -> Iterator[str]:
     """The keys that set a field."""
-    suffixes = SECRET_SUFFIXES if FieldType.of(field.type).extra.get("secret") else ("",)
+    suffixes = SECRET_SUFFIXES if _is_secret(field) else ("",)
     return (field.encode_name + suffix for suffix in suffixes)
+
+
+def _is_secret(field: inspect.Field) -> bool:
+    _, extra, _ = unwrap_type(field.type)
+    return bool(extra.get("secret"))
 
 
 def read_value(value: ConfigValue, type_: inspect.Type, context: ReadContext) -> Any:
     """Raises ConfigurationError."""
-    field = FieldType.of(type_)
-    if "read" in field.extra:
-        return field.extra["read"](value, context)
-    match field.type:
+    type_, extra, _ = unwrap_type(type_)
+    if "read" in extra:
+        return extra["read"](value, context)
+    match type_:
         case inspect.StructType(cls=struct):
             return read_struct(struct, value, context)
         case inspect.VarTupleType() as list_type:
-            return _read_list(value, list_type, context, is_unique=field.extra.get("unique", True))
+            return _read_list(value, list_type, context, is_unique=extra.get("unique", True))
         case inspect.IntType(ge=int(least), le=int(most)):
             return read_whole_number(value, least, most)
         case inspect.BoolType():
@@ -116,7 +114,7 @@ def read_value(value: ConfigValue, type_: inspect.Type, context: ReadContext) ->
             return _read_price(value)
         case inspect.StrType(max_length=most):
             return read_short_text(value, most or _TEXT_MAX)
-    assert isinstance(field.type, inspect.CustomType) and field.type.cls is Path, field.type
+    assert isinstance(type_, inspect.CustomType) and type_.cls is Path, type_
     return read_path(value)
 
 
@@ -133,8 +131,7 @@ def find_secret(table: ConfigValue, key: str, context: ReadContext) -> ConfigVal
     variable = value.text("the name of an environment variable is allowed")
     if variable not in context.environ:
         value.refuse("that environment variable is not set")
-    source = ConfigSource(name=f"{value.where}: ${variable}")
-    return ConfigValue(raw=context.environ[variable], source=source)
+    return ConfigValue.of(context.environ[variable], f"{value.where}: ${variable}")
 
 
 def read_secret_file(value: ConfigValue) -> ConfigValue:
@@ -148,8 +145,7 @@ def read_secret_file(value: ConfigValue) -> ConfigValue:
         value.refuse(f"the file cannot be read ({error.strerror})")
     except UnicodeDecodeError:
         text = ""
-    source = ConfigSource(name=f"{value.where}: the content of {file}")
-    return ConfigValue(raw=text, source=source)
+    return ConfigValue.of(text, f"{value.where}: the content of {file}")
 
 
 def read_whole_number(value: ConfigValue, least: int, most: int, allowed: str = "") -> int:
@@ -170,7 +166,7 @@ def read_bool(value: ConfigValue) -> bool:
     return raw
 
 
-def read_choice(value: ConfigValue, options: Mapping[str, object]) -> object:
+def read_choice(value: ConfigValue, options: Mapping[str, T]) -> T:
     """One of a few words, in any case."""
     allowed = f"{' or '.join(options)} is allowed"
     word = value.text(allowed).lower()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.model import limits, names, quotas
 from penstock.model.entities import Right, Secret
 from penstock.model.errors import ArgumentError, ConfigurationError
+from penstock.model.host_names import parse_address
 from penstock.model.names import GroupName
 from penstock.service.config.document import ConfigValue, refuse_duplicates
 from penstock.service.config.struct_reader import (
@@ -23,7 +23,6 @@ from penstock.service.config.struct_reader import (
 )
 
 UNLIMITED = "unlimited"
-_SECRET_TEXT_MAX = 4096
 _MASK_MAX = 4 * limits.KB
 _MASK_FIELD = re.compile(r"(json|properties)\.\S+|key")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?", re.IGNORECASE)
@@ -60,9 +59,7 @@ def check_groups(value: ConfigValue, groups: list[GroupName]) -> tuple[GroupName
 def read_rights(value: ConfigValue, context: ReadContext) -> Right:
     rights = Right.NONE
     for item in value.items():
-        right = read_choice(item, _RIGHTS)
-        assert isinstance(right, Right)
-        rights |= right
+        rights |= read_choice(item, _RIGHTS)
     if rights is Right.NONE:
         raise ConfigurationError(f"{value.where} is empty: {', '.join(_RIGHTS)} are allowed.")
     return rights
@@ -73,17 +70,9 @@ def read_host_name(value: ConfigValue, context: ReadContext) -> str:
     allowed = "a host name or address without port is allowed"
     host = value.text(allowed).strip().lower()
     bare = host.removeprefix("[").removesuffix("]")
-    if len(bare) > limits.HOST_NAME_MAX or not (_HOST.fullmatch(bare) or _is_address(bare)):
+    if len(bare) > limits.HOST_NAME_MAX or not (_HOST.fullmatch(bare) or parse_address(bare)):
         value.refuse(allowed)
     return bare
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def read_units(value: ConfigValue, context: ReadContext) -> int | str:
@@ -91,31 +80,31 @@ def read_units(value: ConfigValue, context: ReadContext) -> int | str:
     granted."""
     if isinstance(value.raw, str) and value.raw.lower() == UNLIMITED:
         return UNLIMITED
-    return _read_allowed_units(value, f"or {UNLIMITED}, ")
+    return _read_any_units(value, f"or {UNLIMITED}, ")
 
 
 def read_maximum_units(value: ConfigValue, context: ReadContext) -> int:
     """The upper limit of auto-inflate; 0: it is off."""
     is_off = value.raw in (0, "0") and not isinstance(value.raw, bool)
-    return 0 if is_off else _read_allowed_units(value, "or 0 for no auto-inflate, ")
+    return 0 if is_off else _read_any_units(value, "or 0 for no auto-inflate, ")
 
 
-def _read_allowed_units(value: ConfigValue, also: str) -> int:
+def _read_any_units(value: ConfigValue, also: str) -> int:
     least, most = limits.THROUGHPUT_UNITS_MIN, limits.THROUGHPUT_UNITS_MAX
     allowed = (
         f"a whole number from {least} to {most}, with a grant 40, 60, 80, 100 or a multiple of "
         f"100, {also}is allowed"
     )
-    units = read_whole_number(value, least, limits.THROUGHPUT_UNITS_GRANTED_MAX, allowed)
-    if not quotas.is_allowed_units(units):
-        value.refuse(allowed)
-    return units
+    return _read_units_from(least, value, allowed)
 
 
 def read_granted_units(value: ConfigValue, context: ReadContext) -> int:
     allowed = "40, 60, 80, 100 or a multiple of 100 is allowed"
-    least, most = limits.THROUGHPUT_UNITS_MAX + 1, limits.THROUGHPUT_UNITS_GRANTED_MAX
-    units = read_whole_number(value, least, most, allowed)
+    return _read_units_from(limits.THROUGHPUT_UNITS_MAX + 1, value, allowed)
+
+
+def _read_units_from(least: int, value: ConfigValue, allowed: str) -> int:
+    units = read_whole_number(value, least, limits.THROUGHPUT_UNITS_GRANTED_MAX, allowed)
     if not quotas.is_allowed_units(units):
         value.refuse(allowed)
     return units
@@ -145,11 +134,8 @@ def read_mask(value: ConfigValue, context: ReadContext) -> str:
 
 def read_key(value: ConfigValue, context: ReadContext) -> Secret:
     """A shared access key of any strength: existing clients may have it."""
-    most = limits.SAS_KEY_MAX
     # ';' ends a part of a connection string.
-    if not _is_secret_text(value.raw, most) or ";" in str(value.raw):
-        _refuse_secret(value, "key", f"{most} printable characters without ';'")
-    return Secret(str(value.raw))
+    return Secret(_read_secret(value, "key", limits.SAS_KEY_MAX, without=";"))
 
 
 def read_key_file(value: ConfigValue, context: ReadContext) -> Secret:
@@ -157,18 +143,16 @@ def read_key_file(value: ConfigValue, context: ReadContext) -> Secret:
 
 
 def read_secret_text(value: ConfigValue, context: ReadContext) -> str:
-    if not _is_secret_text(value.raw, _SECRET_TEXT_MAX):
-        _refuse_secret(value, "text", f"{_SECRET_TEXT_MAX} printable characters")
-    return str(value.raw)
+    return _read_secret(value, "text", 4096)
 
 
-def _is_secret_text(raw: object, most: int) -> bool:
-    return isinstance(raw, str) and 1 <= len(raw) <= most and raw.isprintable()
-
-
-def _refuse_secret(value: ConfigValue, what: str, allowed: str) -> NoReturn:
-    """Does not show the value."""
-    raise ConfigurationError(f"{value.where} is no usable {what}: 1 to {allowed} are allowed.")
+def _read_secret(value: ConfigValue, what: str, most: int, *, without: str = "") -> str:
+    """The error does not show the value."""
+    raw = value.raw if isinstance(value.raw, str) else ""
+    if 1 <= len(raw) <= most and raw.isprintable() and not set(without) & set(raw):
+        return raw
+    allowed = f"1 to {most} printable characters" + (f" without '{without}'" if without else "")
+    raise ConfigurationError(f"{value.where} is no usable {what}: {allowed} are allowed.")
 
 
 def check_webhook(where: str, url: str) -> None:

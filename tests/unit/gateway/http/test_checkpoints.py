@@ -67,7 +67,7 @@ class Door:
         self.app = CheckpointEndpoint(
             broker=world.broker,
             catalog=world.catalog,
-            keeper=self.kept,
+            store=self.kept,
             clock=world.clock,
             authorities=world._authorities,
             new_id=lambda: "0" * 32,
