@@ -218,7 +218,10 @@ class LoadProducer:
             self._schedule()
 
     def _on_link_lost(self, error: ClientError) -> None:
-        """The outcome of the outstanding deliveries stays unknown."""
+        """The outcome of the outstanding deliveries stays unknown. After the run its connections
+        are closed, which is no error."""
+        if self.finished.done():
+            return
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
