@@ -1,6 +1,7 @@
-"""Who may know whom, beyond the floors of .importlinter: walls, banned modules, dependencies.
+"""Which package may import which, beyond the layers of .importlinter: separations, banned modules,
+dependencies.
 
-Rooms that do not exist yet may stand in these tables: a rule about nobody is kept by everybody.
+These tables may name packages that do not exist yet.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
-# Bytes, records and `now` come in; events, bytes or decisions go out (design: the pure rooms).
-PURE_ROOMS = ("amqp", "kernels", "auth", "formats", "broker")
+# Bytes, records and `now` come in; events, bytes or decisions go out (ARCHITECTURE.md).
+PURE_PACKAGES = ("amqp", "kernels", "auth", "formats", "broker")
 IMPURE_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading"}
 
 # (who, what it may not import, except) – each with its reason beside it.
-WALLS = (
-    # A new engine or a new door changes one package.
+SEPARATIONS = (
+    # A new engine or a new endpoint changes one package.
     ("broker", "log", ("log.api",)),
     ("broker", "catalog", ("catalog.api",)),
     ("broker", "amqp", ()),
@@ -38,14 +39,14 @@ WALLS = (
     ("testing", "catalog", ("catalog.api",)),
     ("cli", "log", ("log.api", "log.embedded.verify")),  # `penstock log verify|dump`
     ("cli", "catalog", ("catalog.api", "catalog.offline")),  # `penstock usage|grant`
-    # The same walk from the meter on, whichever door: neither knows the other.
+    # Both protocols lead to the same broker: neither imports the other.
     ("gateway.amqp", "gateway.http", ()),
     ("gateway.http", "gateway.amqp", ()),
-    # These come in by the front door, so that they work against Azure's own Event Hubs as well.
+    # These are clients, so that they work with Azure's own Event Hubs as well.
     *(
-        (visitor, room, ())
-        for visitor in ("client", "spark", "checkpoints", "capture")
-        for room in ("broker", "log", "catalog", "gateway")
+        (client, package, ())
+        for client in ("client", "spark", "checkpoints", "capture")
+        for package in ("broker", "log", "catalog", "gateway")
     ),
     # The portal acts as its users do.
     *(("portal", package, ()) for package in ("broker", "log", "catalog", "gateway")),
@@ -57,9 +58,9 @@ WALLS = (
     ),
 )
 # The composition root, and that of a broker inside a user's test.
-WALL_GATES = ("service.wiring", "testing.wiring")
+COMPOSITION_ROOTS = ("service.wiring", "testing.wiring")
 
-# Heavy modules: (top-level module, rooms that may import it, and only inside functions).
+# Heavy modules: (top-level module, packages that may import it, and only inside functions).
 HEAVY = (
     ("pyspark", ("spark", "cli", "testing", "pyspark_eventhubs")),
     ("pyarrow", ("spark", "cli", "testing")),
@@ -102,40 +103,40 @@ def imports(source_files: list[Path], root: Path) -> list[Import]:
     return [found for file in source_files for found in _imports(file, root / "src")]
 
 
-def test_pure_rooms_import_no_clock_no_chance_and_no_io(imports: list[Import]) -> None:
+def test_pure_packages_import_no_clock_no_chance_and_no_io(imports: list[Import]) -> None:
     impure = [
         f"{found.where} imports {found.target}"
         for found in imports
-        if _within(found.importer, PURE_ROOMS)
+        if _within(found.importer, PURE_PACKAGES)
         if _first(found.target) in IMPURE_MODULES or _within(found.target, ("penstock.io",))
     ]
     assert impure == []
 
 
-@pytest.mark.parametrize(("who", "what", "but"), WALLS, ids=lambda part: str(part))
-def test_rooms_keep_to_their_side_of_the_wall(
+@pytest.mark.parametrize(("who", "what", "but"), SEPARATIONS, ids=lambda part: str(part))
+def test_separated_packages_do_not_import_each_other(
     who: str, what: str, but: tuple[str, ...], imports: list[Import]
 ) -> None:
-    through_the_wall = [
+    forbidden = [
         f"{found.where} imports {found.target}"
         for found in imports
-        if _within(found.importer, (who,)) and not _within(found.importer, WALL_GATES)
+        if _within(found.importer, (who,)) and not _within(found.importer, COMPOSITION_ROOTS)
         if _within(_in_penstock(found.target), (what,))
         if not _within(_in_penstock(found.target), but)
     ]
-    assert through_the_wall == []
+    assert forbidden == []
 
 
-@pytest.mark.parametrize(("module", "rooms"), HEAVY)
+@pytest.mark.parametrize(("module", "packages"), HEAVY)
 def test_heavy_modules_are_loaded_late_and_by_few(
-    module: str, rooms: tuple[str, ...], imports: list[Import]
+    module: str, packages: tuple[str, ...], imports: list[Import]
 ) -> None:
     heavy = [found for found in imports if _first(found.target) == module]
     wrong = [
         found.where
         for found in heavy
         if (found.at_top and not _within(found.importer, DERIVED))
-        or not _within(found.importer, rooms)
+        or not _within(found.importer, packages)
     ]
     assert wrong == []
 
@@ -251,9 +252,9 @@ def _imports(file: Path, source: Path) -> Iterator[Import]:
                 yield Import(importer, f"{prefix}.{alias.name}", where, at_top)
 
 
-def _within(module: str | None, rooms: tuple[str, ...]) -> bool:
+def _within(module: str | None, packages: tuple[str, ...]) -> bool:
     return module is not None and any(
-        module == room or module.startswith(room + ".") for room in rooms
+        module == package or module.startswith(package + ".") for package in packages
     )
 
 

@@ -14,7 +14,6 @@ from penstock.model.clock import Clock
 Later = Callable[[int, Callable[[], None]], object]
 """(milliseconds, work): run the work after that time, on the owner's thread."""
 
-_BURST_MS = 250  # as for ingress
 _TURN_MS = 10  # a turn is the egress of 10 ms: short, so that no waiting reader seems to stall
 _SCALE = 1000  # tokens are thousandths of a byte: rate x milliseconds stays an integer
 
@@ -108,7 +107,7 @@ class EgressLimiter:
         paced_units = 0 if units is None or self._later is None else units
         self.is_paced = paced_units > 0
         self._rate = paced_units * limits.UNIT_EGRESS_BYTES_PER_S
-        self._capacity = self._rate * _BURST_MS
+        self._capacity = self._rate * limits.UNIT_BURST_MS
         self._turn = max(1, self._rate * _TURN_MS // _SCALE)
 
     def _fill(self) -> None:

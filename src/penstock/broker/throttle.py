@@ -25,7 +25,6 @@ from heapq import heapify, heappop, heapreplace
 from penstock.broker import error_messages
 from penstock.model import limits
 
-_BURST_MS = 250  # a bucket holds a quarter of a second's worth
 _SCALE = 1000  # tokens are thousandths of a byte or event: rate x milliseconds stays an integer
 
 BYTES, EVENTS = 0, 1
@@ -137,8 +136,8 @@ class Throttle:
         self.units = units
         self._byte_rate = (units or 0) * limits.UNIT_INGRESS_BYTES_PER_S
         self._event_rate = (units or 0) * limits.UNIT_INGRESS_EVENTS_PER_S
-        self._byte_capacity = self._byte_rate * _BURST_MS
-        self._event_capacity = self._event_rate * _BURST_MS
+        self._byte_capacity = self._byte_rate * limits.UNIT_BURST_MS
+        self._event_capacity = self._event_rate * limits.UNIT_BURST_MS
 
     def _fill(self, now_ms: int) -> None:
         if self._filled_ms is None:

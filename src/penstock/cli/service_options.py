@@ -141,12 +141,13 @@ def find_connection_string(
     step = _find_step(flags) or ServiceContext()
     if step.connection_string is not None:
         return step.connection_string, step.ca_file
-    runtime = read_runtime(Path(step.data or DATA_DEFAULT)) or {}
+    directory = Path(step.data or DATA_DEFAULT)
+    runtime = read_runtime(directory) or {}
     text = runtime.get("emulator_connection_string") or runtime.get("connection_string")
     if text is None:
         raise NotFound(
-            "No service is known: pass --connection-string, set PENSTOCK_CONNECTION_STRING, use a "
-            "context, or run the command where `penstock serve` has its directory ./penstock-data."
+            f"No service runs on the data directory {directory}: start one with `penstock serve`, "
+            "name the directory with --data, or the service with --connection-string or --context."
         )
     return str(text), str(runtime["ca_file"])
 

@@ -30,6 +30,7 @@ THROUGHPUT_UNITS_MAX = 20  # self-service; above it a quota grant is needed (mod
 THROUGHPUT_UNITS_GRANTED_MAX = 10_000
 UNIT_INGRESS_BYTES_PER_S = 1 * MB
 UNIT_INGRESS_EVENTS_PER_S = 1000
+UNIT_BURST_MS = 250  # what units allow in this time may come at once
 UNIT_EGRESS_BYTES_PER_S = 2 * MB
 USAGE_STEP_BYTES = 64 * KB  # an event is metered once for each step of its size
 GRANT_NOTE_MAX = 1024

@@ -85,7 +85,7 @@ def test_wrong_key_is_denied(penstock: Run, command: str) -> None:
 @pytest.mark.usefixtures("stored")
 @each_command
 def test_without_a_service_nothing_is_found(penstock: Run, command: str) -> None:
-    penstock(f"{COMMANDS[command].format(hub='readings')} --data absent", code=3, said="No service")
+    penstock(f"{COMMANDS[command].format(hub='readings')} --data absent", code=3, said="absent")
 
 
 @each_command
