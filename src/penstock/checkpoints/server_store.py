@@ -67,10 +67,21 @@ class ServerCheckpointStore:
     def keep_only(self, existing: Collection[tuple[str, str]]) -> None:
         """Forget all groups but these (hub id, name). If the disk fails now, the next start of the
         service does it again."""
-        # Groups with committed records, or with records that are still to be written.
+        self._forget(self._stored_keys() - {_group_key(*group) for group in existing})
+
+    def forget(self, hub_id: str, group: str | None = None) -> None:
+        """Forget a deleted group, or every group of a deleted hub."""
+        only = None if group is None else _group_key(hub_id, group)
+        keys = (key for key in self._stored_keys() if key.eventhub_name == hub_id)
+        self._forget(key for key in keys if only in (None, key))
+
+    def _stored_keys(self) -> set[GroupNames]:
+        """Groups with committed records, or with records that are still to be written."""
         pending = [*self._in_flight, *(write for write, _ in self._waiting)]
-        stored = {*self._records, *(write.key for write in pending if not write.forget)}
-        for key in stored - {_group_key(*group) for group in existing}:
+        return {*self._records, *(write.key for write in pending if not write.forget)}
+
+    def _forget(self, keys: Iterable[GroupNames]) -> None:
+        for key in keys:
             self._records.pop(key, None)
             self._enqueue(CheckpointWrite(key, forget=True))
 

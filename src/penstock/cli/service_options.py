@@ -144,6 +144,11 @@ def find_connection_string(
     directory = Path(step.data or DATA_DEFAULT)
     runtime = read_runtime(directory) or {}
     text = runtime.get("emulator_connection_string") or runtime.get("connection_string")
+    if text is None and step.admin_url is not None:
+        raise NotFound(
+            f"The connection string of {step.admin_url} is not known: pass --connection-string, or "
+            "set PENSTOCK_CONNECTION_STRING."
+        )
     if text is None:
         raise NotFound(
             f"No service runs on the data directory {directory}: start one with `penstock serve`, "
@@ -207,7 +212,7 @@ def _admin_of_data(directory: Path) -> AdminEndpoint:
 # --- commands -------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)  # the flags may hold a token
 class AdminSession:
     """The service that the options name. It is looked up on first use."""
 

@@ -65,8 +65,17 @@ def follow_catalog(store: ServerCheckpointStore, catalog: Catalog) -> Callable[[
         )
 
     def on_change(change: CatalogChange) -> None:
-        if change.after is None and isinstance(change.before, Namespace | Hub | ConsumerGroup):
+        deleted = change.before
+        if change.after is not None:
+            return
+        if isinstance(deleted, Namespace):
             keep_existing()
+        elif isinstance(deleted, Hub):  # without a walk over the whole catalog
+            store.forget(deleted.id)
+        elif isinstance(deleted, ConsumerGroup):
+            hub = catalog.hub(deleted.namespace, deleted.hub)
+            if hub is not None:
+                store.forget(hub.id, deleted.name)
 
     keep_existing()
     return catalog.subscribe(on_change)

@@ -218,6 +218,18 @@ def test_delivery_begins_at_any_event_and_tells_where_it_stopped() -> None:
     assert frame(sections, frames_max=0) == FramedDeliveries(b"", 0, 0, 0)
 
 
+@pytest.mark.parametrize("pairs", [123, 124, 127, 128, 300])
+def test_as_many_annotations_as_bytes_are_delivered(pairs: int) -> None:
+    """Pairs of a byte each: with the service's four they need a map32."""
+    own = raw("44 40") * pairs
+    head = raw("00 53 72 d1", struct.pack(">II", len(own) + 4, 2 * pairs))
+    framed = frame(wrapped(head + own + HELLO))
+    ((_, _, payload),) = payloads(framed.data)
+    _, count = struct.unpack_from(">II", payload, 4) if payload[3] == 0xD1 else payload[4:6]
+    assert count == 2 * pairs + 8
+    assert payload.endswith(own + HELLO)
+
+
 def test_largest_offset_and_number_fit() -> None:
     largest = (1 << 63) - 1
     message = message_of(wrapped(KEY_A + HELLO), base_offset=largest, sequence=largest)

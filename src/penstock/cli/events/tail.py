@@ -162,13 +162,14 @@ class _EventPrinter:
 
     async def print(self, columns: Columns, partition: str) -> None:
         rows = self._select_rows(columns, partition)
+        has_last = bool(rows) and self._remaining == 0
         if rows:
             data = self._render(columns, partition, rows)
             if self.options.output is OutputFormat.JSON:
                 data = self._to_list_items(data)
             # The writer keeps the order of calls, so other partitions have written before.
             await self._stdout.write(data)
-        if self._remaining == 0:
+        if has_last:
             self.finished.set()
 
     def _select_rows(self, columns: Columns, partition: str) -> list[int] | range:

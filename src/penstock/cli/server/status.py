@@ -147,7 +147,6 @@ def _wait_until_ready(service: AdminSession, wait_s: float) -> ReadyAnswer:
 
 def _read_runtime_fields(service: AdminSession) -> dict[str, object]:
     """What runtime.json adds, if it is the file of this service."""
-
     try:
         runtime = read_runtime(data_directory(service.flags)) or {}
     except PenstockError:

@@ -244,7 +244,8 @@ def _stored_parts(message: bytes) -> tuple[bytes, int, bytes, bytes]:
             raise KernelError(f"the stored section 0x{code:x} at byte {position} is damaged")
         if code == messages.MESSAGE_ANNOTATIONS:
             count = int.from_bytes(message[count_at:body], "big")
-            if count + _OWNED_COUNT > 0xFF > after - body:
+            # An element may take one byte. Ingest checks it; here the bytes may be damaged.
+            if count > max(0xFF - _OWNED_COUNT, after - body):
                 raise KernelError(f"{count} elements in {after - body} bytes of annotations")
             return delivery, count, message[body:after], message[after:]
         if code == messages.DELIVERY_ANNOTATIONS:

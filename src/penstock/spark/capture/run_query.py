@@ -136,7 +136,8 @@ class CaptureRunQuery:
         """The service's present description of the run. A query with another one is restarted."""
         before, self._assignment = self._assignment, assignment
         if _query_definition(before) != _query_definition(assignment):
-            self.stop()
+            with self._state_errors():
+                self.stop()
             self._next_s = 0.0
 
     def keep(self, now_s: float) -> None:

@@ -222,8 +222,8 @@ class FileCheckResult(msgspec.Struct, kw_only=True):
 
 
 class RetainedRanges:
-    """First and last event of each partition in the log. Read again where it matters: retention
-    goes on while files are compared."""
+    """First and last event of each partition in the log. Callers read it again where it matters:
+    retention goes on while files are compared."""
 
     def __init__(self, ranges: RangeSettings) -> None:
         self.ranges = ranges
@@ -360,7 +360,7 @@ class _FileCheck:
         return result
 
     def _log_rows_between(self, first: int, end: int) -> dict[int, bytes]:
-        """Requested in rising order."""
+        """Callers request ranges in rising order."""
         rows: dict[int, bytes] = {}
         while True:
             rows |= {key: value for key, value in self._log_rows.items() if first <= key < end}
