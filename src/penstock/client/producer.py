@@ -65,6 +65,7 @@ class EventHubProducerClient(HubClient):
         # By partition; None is the hub's link.
         self._lanes: defaultdict[str | None, _PartitionSender] = defaultdict(_PartitionSender)
         self._partition_ids: list[str] = []
+        self._reading_ids = asyncio.Lock()
         self._turn = itertools.count()
 
     async def create_batch(
@@ -220,7 +221,9 @@ class EventHubProducerClient(HubClient):
 
     async def _read_partition_ids(self) -> list[str]:
         if not self._partition_ids:
-            self._partition_ids = await self.get_partition_ids()
+            # One request for all callers; they continue in the order of their calls.
+            async with self._reading_ids:
+                self._partition_ids = self._partition_ids or await self.get_partition_ids()
         return self._partition_ids
 
     async def _choose_partition(self, partition_key: str | None) -> str:

@@ -254,7 +254,7 @@ async def _read_range(
             events = [event for event in received if event.sequence_number <= last]
             if events:
                 yield events
-            is_over = not events or events[-1].sequence_number >= last
+            is_over = not received or received[-1].sequence_number >= last
             if is_over and events_range is not _NEW_EVENTS:
                 return
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import cache
-from mimetypes import guess_type
 from pathlib import Path
 
 from starlette.responses import PlainTextResponse, Response
@@ -101,6 +100,14 @@ def encode_server_sent_event(kind: str, data: dict[str, object]) -> bytes:
 # --- static files ---------------------------------------------------------------------------------
 
 
+# Not from the machine's tables, which may be wrong.
+_STATIC_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
 @cache
 def static_files() -> dict[str, bytes]:
     folder = Path(__file__).parent / "static"
@@ -114,7 +121,7 @@ async def static_file(visit: PageRequest) -> Response:
         return PlainTextResponse("There is no such file.\n", 404)
     # An hour, and the address names the version: an upgrade is seen at once.
     headers = {"cache-control": "private, max-age=3600"}
-    return Response(content, media_type=guess_type(name)[0], headers=headers)
+    return Response(content, media_type=_STATIC_TYPES[Path(name).suffix], headers=headers)
 
 
 async def health(visit: PageRequest) -> Response:

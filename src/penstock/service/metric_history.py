@@ -57,6 +57,7 @@ class MetricHistory:
             *("metric history", self.note, self.clock),
             interval_s=STEP_MS / 1000,
             pause_s=self._pause_s,
+            waits_first=True,
         )
         self._noted: dict[str, _Counts] = {}  # by hub id: the counts that the store has
 

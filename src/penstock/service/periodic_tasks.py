@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import DataDirectoryError, PenstockError
 
 ITEMS_PER_TURN = 64  # partitions, connections or rows that one event-loop turn handles
 _LATE_PASSES = 3  # a pass is late after this many intervals
@@ -35,9 +35,9 @@ class PassReport(msgspec.Struct, frozen=True):
 
 
 class PeriodicTask:
-    """Runs `work` at once and then every `interval_s` seconds at the latest: after `pause_s()`
-    seconds where that is given, sooner after `wake`. A pass that raises is logged and recorded, and
-    the next pass runs after the same pause."""
+    """Runs `work` at once (after a pause with `waits_first`) and then every `interval_s` seconds at
+    the latest: after `pause_s()` seconds where that is given, sooner after `wake`. A pass that
+    raises is logged and recorded, and the next pass runs after the same pause."""
 
     def __init__(
         self,
@@ -47,12 +47,14 @@ class PeriodicTask:
         *,
         interval_s: float,
         pause_s: Callable[[], float] | None = None,
+        waits_first: bool = False,
     ) -> None:
         self.name = name
         self._work = work
         self._clock = clock
         self._interval_s = interval_s
         self._pause_s = pause_s or (lambda: interval_s)
+        self._waits_first = waits_first
         self._wake = asyncio.Event()
         self._wake_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -97,7 +99,10 @@ class PeriodicTask:
             self._error = _shorten(await self._work())
             self._completed_ms = self._clock.monotonic_ms()
         except PenstockError as error:  # such as a full disk: logged once
-            self._error = _shorten(str(error))
+            # `/ready` needs no token and names no path; the log does.
+            is_file = isinstance(error, DataDirectoryError)
+            text = "a file of the data directory cannot be used" if is_file else str(error)
+            self._error = _shorten(text)
             if self._error != before:
                 _log.warning("pass_failed task=%s error=%s", self.name, error)
         except (Exception, asyncio.CancelledError) as error:
@@ -124,16 +129,21 @@ class PeriodicTask:
         return PassReport(self.name, seconds_ago, text)
 
     async def _run(self) -> None:
+        if self._waits_first:
+            await self._wait()
         while not self._is_closing:
             self._wake.clear()
             if self._wake_timer is not None:
                 self._wake_timer.cancel()
                 self._wake_timer = None
             await self.run_once()
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s()):
-                    await self._wake.wait()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        # Not wait_for: in Python 3.11 it loses a cancellation that comes with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pause_s()):
+                await self._wake.wait()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """Whatever ended the task but `close`: say so, and start again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import sys
 from collections.abc import Callable
 
@@ -45,18 +46,24 @@ class PortalSockets:
         self.note = ""
         host, port = settings.host, settings.portal_port
         try:
-            self.sockets = open_sockets(host, port)
+            self.sockets = self._open(host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or port != PORTAL_PORT:
-                raise listener_error(host, port, "--portal-port", error) from error
-            self.sockets = open_sockets(host, 0)
-            self.note = (
-                f"Port {PORTAL_PORT} is in use by another program: the portal uses another one; "
-                "choose it with --portal-port."
-            )
+            raise listener_error(host, port, "--portal-port", error) from error
         self.port = int(self.sockets[0].getsockname()[1])
         scheme = "http" if settings.is_loopback else "https"
         self.url = f"{scheme}://{public_host(settings)}:{self.port}"
+
+    def _open(self, host: str, port: int) -> list[socket.socket]:
+        try:
+            return open_sockets(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port != PORTAL_PORT:
+                raise
+        self.note = (
+            f"Port {PORTAL_PORT} is in use by another program: the portal uses another one; "
+            "choose it with --portal-port."
+        )
+        return open_sockets(host, 0)
 
     def close(self) -> None:
         for listening in self.sockets:

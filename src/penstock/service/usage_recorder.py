@@ -53,6 +53,7 @@ class UsageRecorder:
         )
         self._thread = StartedThreads(1, "penstock-ledger")
         self._purchases: list[Usage] = []  # not written yet
+        self._pass_at_ms = 0  # when the counts of a past hour are closed next
         self._partitions: dict[str, int] = {}  # of each namespace
         self._notes: dict[str, str] = {}  # by namespace
         self._unsubscribe: Callable[[], None] | None = None
@@ -84,6 +85,7 @@ class UsageRecorder:
         self.accounts.on_change = self.accounts.on_short = _do_nothing
         if self._unsubscribe is not None:
             self._unsubscribe()
+        self._pass_at_ms = 0
         await self.task.finish()
         self._thread.shutdown()
 
@@ -104,8 +106,11 @@ class UsageRecorder:
 
     async def _write(self) -> None:
         """A pass: write what has changed. Raises PenstockError."""
+        monotonic_ms = self.clock.monotonic_ms()
         try:
-            self.accounts.pass_to(self.clock.now_ms())
+            if monotonic_ms >= self._pass_at_ms:  # not with each write: it visits every hub
+                self.accounts.pass_to(self.clock.now_ms())
+                self._pass_at_ms = monotonic_ms + int(self._pause_s() * 1000)
         finally:
             await self._write_counts()
 

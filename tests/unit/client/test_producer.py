@@ -327,3 +327,21 @@ async def test_partition_and_key_exclude_each_other(peer: Any) -> None:
             await sender.create_batch(partition_key="k" * 129)
         with pytest.raises(ValueError, match="max_size_in_bytes"):
             await sender.create_batch(max_size_in_bytes=10**9)
+
+
+async def test_callers_at_the_same_time_read_the_partition_ids_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "Endpoint=sb://localhost;SharedAccessKeyName=a;SharedAccessKey=b"
+    producer = EventHubProducerClient(text, eventhub_name="hub")
+    reads = []
+
+    async def read() -> list[str]:
+        reads.append("read")
+        await asyncio.sleep(0)
+        return ["0", "1"]
+
+    monkeypatch.setattr(producer, "get_partition_ids", read)
+    chosen = await asyncio.gather(*(producer._choose_partition(None) for _ in range(4)))
+    assert chosen == ["0", "1", "0", "1"]
+    assert reads == ["read"]

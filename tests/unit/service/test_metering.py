@@ -380,6 +380,7 @@ async def test_hour_that_cannot_be_passed_is_named_and_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.broker.accounts, "pass_to", fail)
+        world.clock.advance(60_000)
         world.use(3)
         assert await world.written() == 1
     warning = world.metering.task.report().warning

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from typing import Any, cast
 
 import pytest
 import typer
 from tests.unit.formats.event_samples import COLUMNS, VALUE_BODIES
 
-from penstock.cli.events.tail import format_renderer, terminal_renderer
+from penstock.cli.events.tail import (
+    _EventPrinter,
+    _TailOptions,
+    format_renderer,
+    terminal_renderer,
+)
 from penstock.kernels import Columns
 
 
@@ -90,3 +97,35 @@ def test_long_body_is_cut_for_eyes_alone() -> None:
     long = Columns([1], ["1"], [0], [None], [b"x" * 10_000], [b""], [b""], [b""], b"\x75")
     assert b"10,000 bytes" in terminal_renderer(long, "0", [0])
     assert len(format_renderer("%b", is_terminal=True)(long, "0", [0])) == 10_001
+
+
+# --- the last event of --count --------------------------------------------------------------------
+
+
+class SlowStdout:
+    """Each write waits until the test completes it."""
+
+    is_terminal = False
+
+    def __init__(self) -> None:
+        self.writes: list[asyncio.Future[None]] = []
+
+    async def write(self, data: bytes) -> None:
+        self.writes.append(asyncio.get_running_loop().create_future())
+        await self.writes[-1]
+
+
+async def test_last_event_of_a_count_is_written_before_the_command_ends() -> None:
+    stdout = SlowStdout()
+    count = 2 * len(COLUMNS.bodies)
+    printer = _EventPrinter(_TailOptions(hub="h", count=count), cast(Any, stdout))
+    prints = [asyncio.create_task(printer.print(COLUMNS, partition)) for partition in "012"]
+    await asyncio.wait(prints, timeout=0)
+    await prints[2]  # nothing was left for it
+    assert not printer.finished.is_set()
+    stdout.writes[0].set_result(None)
+    await prints[0]
+    assert not printer.finished.is_set()
+    stdout.writes[1].set_result(None)
+    await prints[1]
+    assert printer.finished.is_set()
