@@ -29,7 +29,7 @@ for name in names:
     except ModuleNotFoundError as absent:
         # Classes that Spark calls are subclasses of Spark's; others work on Arrow arrays.
         needs_more = name.endswith(
-            ("source", ".sink", "rows", ".arrow_arrays", ".compact", ".parquet_file")
+            ("_source", ".sink", ".stream", ".history", "rows", "arrow_arrays", ".compact", "_file")
         )
         if not (needs_more and absent.name in ("pyspark", "pyarrow")):
             raise
