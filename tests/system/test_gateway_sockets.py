@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import resource
 import socket
 import ssl
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -99,15 +102,27 @@ class Service:
     def websocket(
         self, path: str = PATH, protocol: str | None = "AMQPWSB10"
     ) -> contextlib.AbstractContextManager[ClientConnection]:
-        return connect(
-            f"wss://{urlsplit(self.facts.https).netloc}{path}",
-            ssl=self.tls,
-            subprotocols=None if protocol is None else [Subprotocol(protocol)],
-            open_timeout=TIMEOUT_S,
-            close_timeout=TIMEOUT_S,
-            max_size=None,
-            proxy=None,
-        )
+        try:
+            return connect(
+                f"wss://{urlsplit(self.facts.https).netloc}{path}",
+                ssl=self.tls,
+                subprotocols=None if protocol is None else [Subprotocol(protocol)],
+                open_timeout=TIMEOUT_S,
+                close_timeout=TIMEOUT_S,
+                max_size=None,
+                proxy=None,
+            )
+        except TimeoutError as error:
+            raise AssertionError(f"no answer to the upgrade\n{self.describe()}") from error
+
+    def describe(self) -> str:
+        """What the event loop does, and what its tasks wait for."""
+        text = io.StringIO()
+        assert self._thread.ident is not None
+        traceback.print_stack(sys._current_frames()[self._thread.ident], file=text)
+        for task in asyncio.all_tasks(self._loop):
+            task.print_stack(limit=4, file=text)
+        return text.getvalue()
 
     def https(self) -> ssl.SSLSocket:
         raw = dial(urlsplit(self.facts.https).netloc)
