@@ -67,6 +67,11 @@ class Service:
         assert self._started.wait(30)
         self.endpoint: Endpoint = parse_connection_string(self.facts.connection_string)
         self.tls = ssl.create_default_context(cafile=self.facts.ca_file)
+        # The client of `websockets` reads in one thread and writes in another. With TLS 1.3 the
+        # service's session tickets arrive while the request is written, and Python 3.11 does not
+        # lock the SSL object: now and then the request was lost.
+        self.websocket_tls = ssl.create_default_context(cafile=self.facts.ca_file)
+        self.websocket_tls.maximum_version = ssl.TLSVersion.TLSv1_2
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -105,7 +110,7 @@ class Service:
         try:
             return connect(
                 f"wss://{urlsplit(self.facts.https).netloc}{path}",
-                ssl=self.tls,
+                ssl=self.websocket_tls,
                 subprotocols=None if protocol is None else [Subprotocol(protocol)],
                 open_timeout=TIMEOUT_S,
                 close_timeout=TIMEOUT_S,
