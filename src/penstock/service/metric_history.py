@@ -54,7 +54,9 @@ class MetricHistory:
     def __post_init__(self) -> None:
         self._thread = StartedThreads(1, "penstock-history")
         self.task = PeriodicTask(
-            *("metric history", self.note, self.clock),
+            "metric history",
+            self.note,
+            self.clock,
             interval_s=STEP_MS / 1000,
             pause_s=self._pause_s,
             waits_first=True,

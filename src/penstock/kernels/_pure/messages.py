@@ -164,7 +164,7 @@ def inspect_message(data: bytes, start: int, end: int, seen: AnnotationsCache) -
     for code, first, stop in _sections(data, start, end):
         if code == MESSAGE_ANNOTATIONS:
             annotations = read_annotations(data, first, stop, [ELEMENTS_MAX])[1]
-        # The descriptor has three bytes, and the sections stand in order.
+        # The descriptor has three bytes, and the sections come in order.
         canonical = canonical and first == position + 3 and code >= last_code
         last_code, position = code, stop
     return annotations if canonical else not_canonical(annotations)

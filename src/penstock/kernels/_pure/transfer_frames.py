@@ -87,8 +87,8 @@ def frame_events(
         raise KernelError(f"no event at byte {position} of {len(sections)}")
     head = _transfer_head(channel, handle)
     overhead = 4 + len(head) + 4 + len(_LAST)
-    room = frame_bytes_max - overhead  # for a part of the message in one frame
-    assert room > 0
+    part_max = frame_bytes_max - overhead  # for a part of the message in one frame
+    assert part_max > 0
     out: list[bytes] = []
     events = frames = size = 0
     while position < len(sections) and events < events_max and (size < bytes_max or not events):
@@ -98,14 +98,14 @@ def frame_events(
             payload = _payload(message, sequence + events, offset, enqueued_ms, runtime)
         except IndexError:
             raise KernelError(f"a stored event is cut off at byte {stop}") from None
-        needed = -(-len(payload) // room)
+        needed = -(-len(payload) // part_max)
         if frames + needed > frames_max:
             break
         id_bytes = struct.pack(">I", (delivery_id + events) & _DELIVERY_ID_MASK)
-        for start in range(0, len(payload), room):
-            chunk = payload[start : start + room]
+        for start in range(0, len(payload), part_max):
+            chunk = payload[start : start + part_max]
             # Continuations repeat id, tag and format (E20).
-            fields = _MORE if start + room < len(payload) else _LAST
+            fields = _MORE if start + part_max < len(payload) else _LAST
             out += struct.pack(">I", overhead + len(chunk)), head, id_bytes, fields, chunk
         size += needed * overhead + len(payload)
         frames += needed

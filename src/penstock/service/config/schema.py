@@ -21,8 +21,7 @@ def json_schema_of_file() -> Schema:
         if setting.in_file:
             section, _, key = setting.key.rpartition(".")
             table = properties.setdefault(section, _table({})) if section else None
-            schema = _schema(setting.type) | {"description": setting.meaning}
-            (properties if table is None else table["properties"])[key] = schema
+            (properties if table is None else table["properties"])[key] = _schema(setting.type)
     for field in struct_fields(Settings):
         if field.name in ("namespaces", "prices", "capture"):
             properties[field.encode_name] = _schema(field.type)

@@ -8,6 +8,7 @@ checked against them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,6 +37,7 @@ from penstock.service.config.struct_reader import (
     read_struct,
     refuse_too_many,
     struct_fields,
+    unwrap_type,
 )
 
 DEFAULT_NAMESPACE = NamespaceName("penstock")
@@ -246,41 +248,132 @@ def destinations_of(config: CaptureJobConfig, data: Path) -> tuple[Destination, 
 # --- the service --------------------------------------------------------------------------------
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `penstock serve` is configured with; `_MEANINGS` describes it. The first
-    namespace is the default one."""
+def setting(meaning: str, flag: str | None = None, *, in_file: bool = True) -> Meta:
+    """Marks a field that a flag or an environment variable can set, and describes it."""
+    return Meta(description=meaning, extra={"setting": True, "flag": flag, "in_file": in_file})
 
-    config: Path | None = None
-    data: Path = Path("penstock-data")
-    host: Host = "127.0.0.1"
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `penstock serve` is configured with. The first namespace is the default
+    one."""
+
+    config: Annotated[
+        Path | None,
+        setting(
+            "the configuration file: TOML, or the official emulator's `Config.json`",
+            "--config",
+            in_file=False,
+        ),
+    ] = None
+    data: Annotated[Path, setting("the data directory", "--data")] = Path("penstock-data")
+    host: Annotated[Host, setting("the address that all listeners are bound to", "--host")] = (
+        "127.0.0.1"
+    )
     public_hosts: Annotated[
-        tuple[Host, ...], Meta(max_length=limits.HOSTS_PER_NAMESPACE_MAX, extra={"unique": False})
+        tuple[Host, ...],
+        Meta(max_length=limits.HOSTS_PER_NAMESPACE_MAX, extra={"unique": False}),
+        setting(
+            "host names or addresses by which clients reach every namespace, beside those of this "
+            "machine; the development certificate covers them",
+            "--public-host",
+        ),
     ] = ()
-    amqp_port: Port | None = 5672  # None: no plain TCP (beyond loopback, unless stated)
-    amqps_port: Port = 5671
-    https_port: Port = 8443
-    admin_port: Port = 5300
-    flush: Flush = "disk"
-    json: bool = False
-    log_level: LogLevel = "info"
-    slow_operation_ms: Annotated[int, Meta(ge=1, le=limits.SLOW_OPERATION_MS_MAX)] = (
-        limits.SLOW_OPERATION_MS
+    amqp_port: Annotated[
+        Port | None,  # None: no plain TCP (beyond loopback, unless stated)
+        setting(
+            "AMQP over plain TCP; beyond loopback it opens only when this is given", "--amqp-port"
+        ),
+    ] = 5672
+    amqps_port: Annotated[Port, setting("AMQP over TLS", "--amqps-port")] = 5671
+    https_port: Annotated[Port, setting("HTTPS, and AMQP over WebSocket", "--https-port")] = 8443
+    admin_port: Annotated[
+        Port,
+        setting("health and administration; HTTP on loopback, HTTPS elsewhere", "--admin-port"),
+    ] = 5300
+    flush: Annotated[
+        Flush, setting("when an event is acknowledged: on `disk`, or handed to the `os`", "--flush")
+    ] = "disk"
+    json: Annotated[
+        bool,
+        setting(
+            "one JSON object on standard output when ready, with keys and the admin token", "--json"
+        ),
+    ] = False
+    log_level: Annotated[
+        LogLevel,
+        setting(
+            "what is logged to standard error: `debug`, `info`, `warning` or `error`", "--log-level"
+        ),
+    ] = "info"
+    slow_operation_ms: Annotated[
+        int,
+        Meta(ge=1, le=limits.SLOW_OPERATION_MS_MAX),
+        setting(
+            "a commit, flush, disk read, attach or management call that takes longer is logged"
+        ),
+    ] = limits.SLOW_OPERATION_MS
+    portal: Annotated[
+        bool, setting("whether the web portal runs beside the service", "--no-portal")
+    ] = True
+    portal_port: Annotated[
+        Port, setting("the web portal; HTTP on loopback, HTTPS elsewhere", "--portal-port")
+    ] = PORTAL_PORT
+    portal_environment: Annotated[
+        Annotated[str, Meta(max_length=64)] | None,
+        setting("the name that every page of the portal shows; red when it says `prod` or `live`"),
+    ] = None
+    portal_read_only: Annotated[
+        bool, setting("whether the portal only shows, and changes nothing")
+    ] = False
+    portal_users_file: Annotated[
+        Path | None,
+        setting("users who sign in without the admin token: names, roles, hashed passwords"),
+    ] = None
+    portal_mask: Annotated[
+        str | None,
+        Meta(extra={"read": readers.read_mask}),
+        setting(
+            "fields of events that the portal shows to administrators alone, such as "
+            "`json.card.number, properties.email, key`"
+        ),
+    ] = None
+    portal_trusted_proxies: Annotated[
+        int,
+        Meta(ge=0, le=10),
+        setting(
+            "how many reverse proxies before the portal append to `X-Forwarded-For`: the client's "
+            "address is that many entries from the right"
+        ),
+    ] = 0
+    auth_expiry_grace_seconds: Annotated[
+        int,
+        Meta(ge=0, le=limits.EXPIRY_GRACE_S_MAX),
+        setting(
+            "how long an AMQP link outlives its token, 0 to 600 seconds; an expired token opens "
+            "nothing new"
+        ),
+    ] = field(default=limits.EXPIRY_GRACE_S, name="auth.expiry_grace_seconds")
+    tls_certificate_file: Annotated[
+        Path | None,
+        setting(
+            "your own certificate chain (PEM); without it a development certificate is created"
+        ),
+    ] = field(default=None, name="tls.certificate_file")
+    tls_key_file: Annotated[Path | None, setting("its private key (PEM, not encrypted)")] = field(
+        default=None, name="tls.key_file"
     )
-    portal: bool = True
-    portal_port: Port = PORTAL_PORT
-    portal_environment: Annotated[str, Meta(max_length=64)] | None = None
-    portal_read_only: bool = False
-    portal_users_file: Path | None = None
-    portal_mask: Annotated[str | None, Meta(extra={"read": readers.read_mask})] = None
-    portal_trusted_proxies: Annotated[int, Meta(ge=0, le=10)] = 0
-    auth_expiry_grace_seconds: Annotated[int, Meta(ge=0, le=limits.EXPIRY_GRACE_S_MAX)] = field(
-        default=limits.EXPIRY_GRACE_S, name="auth.expiry_grace_seconds"
-    )
-    tls_certificate_file: Path | None = field(default=None, name="tls.certificate_file")
-    tls_key_file: Path | None = field(default=None, name="tls.key_file")
-    tls_ca_file: Path | None = field(default=None, name="tls.ca_file")
+    tls_ca_file: Annotated[
+        Path | None, setting("the CA that clients verify it with, named in the banner")
+    ] = field(default=None, name="tls.ca_file")
     # Last: the name hides the module `limits` for the defaults after it.
-    limits: LimitSet = LimitSet.SPECIFICATION  # of a namespace that states none
+    limits: Annotated[
+        LimitSet,  # of a namespace that states none
+        setting(
+            "limits of a standard namespace: `specification` (256 KB publications, 2 to 32 "
+            "partitions) or `current` (Azure's of today: 1 MB, 1 to 32)",
+            "--limits",
+        ),
+    ] = LimitSet.SPECIFICATION
     namespaces: tuple[NamespaceSettings, ...] = (
         NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(HubSettings(name=DEFAULT_HUB),)),
     )
@@ -332,66 +425,29 @@ class DefaultNamespaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     hubs: Annotated[
         tuple[HubSettings, ...],
         Meta(extra={"read": _read_hub_specs}, extra_json_schema=_TEXTS_SCHEMA),
+        setting(
+            "event hubs of the default namespace, `NAME` or `NAME:PARTITIONS`, created if absent",
+            "--hub",
+        ),
     ] = ()
-    throughput_units: Units | None = None
-    root_key: Annotated[Secret | None, Meta(extra={"read": readers.read_key})] = None
+    throughput_units: Annotated[
+        Units | None,
+        setting(
+            "of the default namespace: 1 to 20, more with a grant, or `unlimited` (counted, not "
+            "enforced)",
+            "--throughput-units",
+        ),
+    ] = None
+    root_key: Annotated[
+        Secret | None,
+        Meta(extra={"read": readers.read_key}),
+        setting("key of the default namespace's `RootManageSharedAccessKey`", in_file=False),
+    ] = None
     root_key_file: Annotated[
         Secret | None,
         Meta(extra={"read": readers.read_key_file}, extra_json_schema={"type": "string"}),
+        setting("a file that holds that key"),
     ] = None
-
-
-# --- flags and environment variables ------------------------------------------------------------
-
-# What each setting means that a flag or an environment variable can change.
-_MEANINGS = {
-    "config": "the configuration file: TOML, or the official emulator's `Config.json`",
-    "data": "the data directory",
-    "host": "the address that all listeners are bound to",
-    "public_hosts": "host names or addresses by which clients reach every namespace, beside those "
-    "of this machine; the development certificate covers them",
-    "amqp_port": "AMQP over plain TCP; beyond loopback it opens only when this is given",
-    "amqps_port": "AMQP over TLS",
-    "https_port": "HTTPS, and AMQP over WebSocket",
-    "admin_port": "health and administration; HTTP on loopback, HTTPS elsewhere",
-    "flush": "when an event is acknowledged: on `disk`, or handed to the `os`",
-    "json": "one JSON object on standard output when ready, with keys and the admin token",
-    "log_level": "what is logged to standard error: `debug`, `info`, `warning` or `error`",
-    "slow_operation_ms": "a commit, flush, disk read, attach or management call that takes longer "
-    "is logged",
-    "portal": "whether the web portal runs beside the service",
-    "portal_port": "the web portal; HTTP on loopback, HTTPS elsewhere",
-    "portal_environment": "the name that every page of the portal shows; red when it says `prod` "
-    "or `live`",
-    "portal_read_only": "whether the portal only shows, and changes nothing",
-    "portal_users_file": "users who sign in without the admin token: names, roles, hashed "
-    "passwords",
-    "portal_mask": "fields of events that the portal shows to administrators alone, such as "
-    "`json.card.number, properties.email, key`",
-    "portal_trusted_proxies": "how many reverse proxies before the portal append to "
-    "`X-Forwarded-For`: the client's address is that many entries from the right",
-    "auth_expiry_grace_seconds": "how long an AMQP link outlives its token, 0 to 600 seconds; an "
-    "expired token opens nothing new",
-    "tls_certificate_file": "your own certificate chain (PEM); without it a development "
-    "certificate is created",
-    "tls_key_file": "its private key (PEM, not encrypted)",
-    "tls_ca_file": "the CA that clients verify it with, named in the banner",
-    "limits": "limits of a standard namespace: `specification` (256 KB publications, 2 to 32 "
-    "partitions) or `current` (Azure's of today: 1 MB, 1 to 32)",
-    "hubs": "event hubs of the default namespace, `NAME` or `NAME:PARTITIONS`, created if absent",
-    "throughput_units": "of the default namespace: 1 to 20, more with a grant, or `unlimited` "
-    "(counted, not enforced)",
-    "root_key": "key of the default namespace's `RootManageSharedAccessKey`",
-    "root_key_file": "a file that holds that key",
-}
-_NOT_IN_FILE = ("config", "root_key")
-_FLAGS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        *("config", "data", "host", "amqp_port", "amqps_port", "https_port", "admin_port"),
-        *("flush", "json", "log_level", "portal_port", "limits", "throughput_units"),
-    )
-} | {"public_hosts": "--public-host", "portal": "--no-portal", "hubs": "--hub"}
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -409,11 +465,18 @@ class Setting(msgspec.Struct, frozen=True):
         return f"PENSTOCK_{self.field.upper()}"
 
 
-SETTINGS = tuple(
-    Setting(
-        *(field.name, field.encode_name, field.type, _MEANINGS[field.name]),
-        *(_FLAGS.get(field.name), field.name not in _NOT_IN_FILE),
-    )
-    for field in (*struct_fields(Settings), *struct_fields(DefaultNamespaceOptions))
-    if field.name in _MEANINGS
-)
+def _list_settings() -> Iterator[Setting]:
+    for entry in (*struct_fields(Settings), *struct_fields(DefaultNamespaceOptions)):
+        _, extra, json_schema = unwrap_type(entry.type)
+        if "setting" in extra:
+            yield Setting(
+                field=entry.name,
+                key=entry.encode_name,
+                type=entry.type,
+                meaning=json_schema["description"],
+                flag=extra["flag"],
+                in_file=extra["in_file"],
+            )
+
+
+SETTINGS = tuple(_list_settings())
