@@ -1,6 +1,6 @@
-"""Generates the second half of docs/cli.md from the command tree.
+"""Generates the second half of docs/reference/cli.md from the command tree.
 
-`python -m tools.cli_reference docs/cli.md` writes it; a test compares.
+`python -m tools.cli_reference docs/reference/cli.md` writes it; a test compares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.cli.command_tree import WHICH_SERVICE
 from penstock.cli.help import walk_commands
 
 BAR = "\\|"
-BEGIN = "<!-- The rest is made by `python -m tools.cli_reference docs/cli.md`. -->"
+BEGIN = "<!-- The rest is made by `python -m tools.cli_reference docs/reference/cli.md`. -->"
 
 
 def reference() -> str:

@@ -159,7 +159,10 @@ def _next(view: View, is_kept: bool) -> list[tuple[str, str]]:
             ".venv/bin/python examples/pipelines/fleet.py",
             "the fleet (PENSTOCK_CONNECTION_STRING says where to)",
         ),
-        ("docs/pipelines.md", "write a pipeline; docs/spark.md has the format `eventhubs`"),
+        (
+            "docs/guides/pipelines.md",
+            "write a pipeline; docs/reference/spark.md has the format `eventhubs`",
+        ),
     ]
     if is_kept:
         kept = f".venv/bin/penstock serve --data {view.folder}/data"

@@ -1,7 +1,7 @@
-"""Pictures of every page of the portal, for docs/portal.md: a service with something in it, and the
-system's Chromium.
+"""Pictures of every page of the portal, for docs/guides/portal.md: a service with something in it,
+and the system's Chromium.
 
-    .venv/bin/python tools/portal_screenshots.py              docs/portal/*.png
+    .venv/bin/python tools/portal_screenshots.py              docs/images/portal/*.png
     .venv/bin/python tools/portal_screenshots.py --all DIR    each page, both themes, both widths
 """
 
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--all", type=Path, help="each page, both themes and widths, into DIR")
     parser.add_argument("--seconds", type=int, default=150, help="of traffic before the pictures")
     given = parser.parse_args()
-    target: Path = given.all or ROOT / "docs" / "portal"
+    target: Path = given.all or ROOT / "docs" / "images" / "portal"
     target.mkdir(parents=True, exist_ok=True)
     stopping = threading.Event()
     with (

@@ -1,4 +1,5 @@
-"""Record the command line on a terminal: docs/recordings/*.txt, what a person sees, as plain text.
+"""Record the command line on a terminal: docs/images/recordings/*.txt, what a person sees, as
+plain text.
 
     .venv/bin/python tools/record_cli.py [NAME...]
 
@@ -27,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDINGS = ROOT / "docs" / "recordings"
+RECORDINGS = ROOT / "docs" / "images" / "recordings"
 PENSTOCK = Path(sys.executable).parent / "penstock"
 COLUMNS, ROWS = 100, 24
 FRAME_S = 1.0  # no more frames than a reader wants
@@ -277,7 +278,7 @@ def main() -> None:
                 recording = Recording(environ, folder)
                 SCENES[name](recording, folder, environ)
         recording.save(name)
-        print(f"docs/recordings/{name}.txt")
+        print(f"docs/images/recordings/{name}.txt")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Results as a table for the terminal, a page for the docs, a chart.
 
 `python -m benchmarks.report.report results.json` prints the table. With `--docs` it also
-writes the figures between the marks in docs/benchmarks.md and draws docs/benchmarks.svg.
+writes the figures between the marks in docs/benchmarks.md and draws docs/images/benchmarks.svg.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "Penstock"
-PAGE, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"
+PAGE, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images" / "benchmarks.svg"
 _COLUMNS = 150
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 

@@ -7,7 +7,7 @@
 The broker runs as a user runs it, on one core. The client and the peers, which come from 127.0.0.2
 and run at nice 19, share another. The peers send as fast as the broker reads, and reconnect when
 they are closed. The client publishes at a fixed rate, so a stall counts for every event that was
-due meanwhile. docs/security.md has the defences.
+due meanwhile. docs/explanation/security.md has the defences.
 """
 
 from __future__ import annotations

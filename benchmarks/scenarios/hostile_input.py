@@ -452,7 +452,7 @@ KINDS: dict[str, Callable[[Peer], Awaitable[None]]] = {
     )
 }
 
-# The worst that a peer without a token can send, for the bar of docs/security.md.
+# The worst that a peer without a token can send, for the bar of docs/explanation/security.md.
 UNAUTHENTICATED = (
     "zero_width_arrays",
     "zero_width_flows",

@@ -2,7 +2,7 @@
 
 2,000 messages of all types in all places (`sample_messages.py`) go through the kernels as through
 the service: accepted, stored and framed for a reader. What is delivered is decoded by the libraries
-that the clients use. docs/compatibility.md lists what each of them cannot decode.
+that the clients use. docs/reference/compatibility.md lists what each of them cannot decode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNT = 2_000
 SEED = 15
 DEADLINE_S = 120
 FOLDER = Path(__file__).parent
-DOCUMENT = FOLDER.parents[1] / "docs" / "compatibility.md"
+DOCUMENT = FOLDER.parents[1] / "docs" / "reference" / "compatibility.md"
 
 
 class Delivered:

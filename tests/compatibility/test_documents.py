@@ -1,4 +1,4 @@
-"""docs/compatibility.md names only tests that exist."""
+"""docs/reference/compatibility.md names only tests that exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collected() -> set[tuple[str, str, str]]:
 
 
 def test_every_row_names_a_test_that_exists(collected: set[tuple[str, str, str]]) -> None:
-    rows = REFERENCE.findall((ROOT / "docs" / "compatibility.md").read_text())
+    rows = REFERENCE.findall((ROOT / "docs" / "reference" / "compatibility.md").read_text())
     assert len(rows) > 100
     missing = [
         f"{f}::{name}[{case}]" for f, name, case in rows if not _is_there(f, name, case, collected)

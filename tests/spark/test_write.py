@@ -144,7 +144,7 @@ def test_a_thread_of_the_user_writes_after_it_has_set_the_active_session(
     streaming = spark.readStream.format("eventhubs").options(**hub.options).load()
 
     def act() -> None:
-        spark.createDataFrame([], "unused int")  # as docs/spark.md says
+        spark.createDataFrame([], "unused int")  # as docs/reference/spark.md says
         rows.write.format("eventhubs").options(**hub.options).mode("append").save()
         query = (
             streaming.writeStream.format("eventhubs")

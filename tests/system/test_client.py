@@ -486,7 +486,7 @@ async def test_symbols_and_other_types_survive(string: str, hub: str) -> None:
 
 # --- the document ---------------------------------------------------------------------------------
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "client.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
 
 

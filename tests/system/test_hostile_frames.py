@@ -110,7 +110,8 @@ def test_bomb_in_a_performative_costs_its_connection(
 def test_bomb_in_a_message_is_refused_and_not_stored(
     victim: Victim, attacker: Attacker, kit: Kit, name: str, section: int
 ) -> None:
-    """Every reader would have to decode it, so the sender gets an error (docs/security.md)."""
+    """Every reader would have to decode it, so the sender gets an error
+    (docs/explanation/security.md)."""
     value = VALUES[name]
     body = b"\x00\x53\x75\xa0\x01x"
     bomb = bytes((0, 0x53, section)) + value + (b"" if section == 0x77 else body)

@@ -152,7 +152,7 @@ def test_peers_that_do_not_read_their_answers_cost_a_buffer_each(
 
 
 def test_compressed_bodies_are_stored_as_they_are(victim: Victim, attacker: Attacker) -> None:
-    """Bodies are never decompressed (docs/security.md), so a bomb stays small."""
+    """Bodies are never decompressed (docs/explanation/security.md), so a bomb stays small."""
     with victim.survives(growth_mb=10):
         hostile = attacker.secure("https")
         hostile.say(

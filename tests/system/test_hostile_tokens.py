@@ -1,4 +1,5 @@
-"""Floods of tokens, bad and good, at every listener that takes them (docs/security.md)."""
+"""Floods of tokens, bad and good, at every listener that takes them
+(docs/explanation/security.md)."""
 
 from __future__ import annotations
 

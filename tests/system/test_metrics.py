@@ -116,7 +116,7 @@ def test_requests_over_https_count_as_those_over_amqp(start_server: ServerFactor
 
 
 def test_every_metric_is_documented() -> None:
-    page = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs", "guides", "operations.md").read_text()
     named = {f"penstock_{name}" for _, name, _ in (*BROKER_METRICS, *CAPTURE_METRICS)}
     assert [name for name in sorted(named) if name not in page] == []
     documented = set(re.findall(r"`(penstock_[a-z_]+)`", page))

@@ -1,4 +1,4 @@
-"""docs/testing.md: its examples, run as a reader would run them."""
+"""docs/guides/testing.md: its examples, run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("azure.eventhub", reason="the Python SDK is not installed")
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "guides" / "testing.md"
 BLOCK = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INI = """
 [pytest]

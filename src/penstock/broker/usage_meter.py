@@ -3,7 +3,7 @@
 A `UsageMeter` counts acknowledged and delivered events into the current hour. Each hour that it
 enters is a run with its own number: if the wall clock is set back into an earlier hour, that hour
 gets another run, and the ledger adds runs up. Counts are totals of a run and only grow, so writing
-one twice has the effect of writing it once (docs/metering.md).
+one twice has the effect of writing it once (docs/reference/metering.md).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 # "PENH": tells it from any other SQLite file that somebody put in its place.
 APPLICATION_ID = 0x50454E48
 _BUSY_S = 5.0
-# A history of 36 MB took 3.3 s to check (docs/durability.md); the largest has 190 MB.
+# A history of 36 MB took 3.3 s to check (docs/explanation/durability.md); the largest has 190 MB.
 CHECKED_AT_START_BYTES = 4 * 1024 * 1024
 _SUBJECTS_EVERY = 1000  # records between two looks for subjects that nothing is kept of
 _AHEAD_MS = DAY_MS  # what a clock that was wrong has left in the future goes as well

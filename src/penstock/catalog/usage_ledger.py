@@ -1,7 +1,7 @@
 """The usage ledger in the SQLite file of the catalog, over a connection of its own.
 
-Counts are written as totals, not as differences (docs/metering.md): repeating a write whose outcome
-is unknown changes nothing.
+Counts are written as totals, not as differences (docs/reference/metering.md): repeating a write
+whose outcome is unknown changes nothing.
 """
 
 from __future__ import annotations

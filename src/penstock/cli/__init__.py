@@ -1,4 +1,5 @@
-"""The `penstock` command. Data goes to stdout, messages to stderr; exit codes: docs/cli.md."""
+"""The `penstock` command. Data goes to stdout, messages to stderr; exit codes:
+docs/reference/cli.md."""
 
 from __future__ import annotations
 

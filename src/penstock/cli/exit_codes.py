@@ -1,4 +1,5 @@
-"""The exit codes of `penstock` (docs/cli.md), and the one table from errors to exit codes."""
+"""The exit codes of `penstock` (docs/reference/cli.md), and the one table from errors to exit
+codes."""
 
 from __future__ import annotations
 

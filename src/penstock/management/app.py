@@ -174,7 +174,7 @@ class ManagementApp:
 
     def _identity(self, scope: Scope) -> _Response:
         """The endpoint that `az login --identity` asks for a token, as in App Service. A client
-        that presents the admin token as its secret gets it back (docs/management.md)."""
+        that presents the admin token as its secret gets it back (docs/reference/management.md)."""
         token = asgi.get_header(scope, b"x-identity-header")
         if not token:
             raise AuthFailed("The request has no X-IDENTITY-HEADER.")

@@ -33,7 +33,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 
 
 class ServiceEndpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Addresses of the service, as `serve` prints them (docs/configuration.md)."""
+    """Addresses of the service, as `serve` prints them (docs/reference/configuration.md)."""
 
     servicebus: str  # sb://localhost:5671/
     https: str  # https://localhost:8443
@@ -97,7 +97,7 @@ def find_route(
             if word.startswith("{")
         }
     path = names.quote_text("/" + "/".join(segments), most=300)
-    text = f"{method} {path} is not supported; docs/management.md lists what is."
+    text = f"{method} {path} is not supported; docs/reference/management.md lists what is."
     if methods:
         raise RequestError(405, "MethodNotAllowed", text, [("allow", ", ".join(methods))])
     raise RequestError(404, "InvalidResourceType", text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.model import names
 from penstock.model.errors import NotAllowed, NotFound
 
-_SEE = "see 'How it differs from Azure' in docs/management.md"
+_SEE = "see 'How it differs from Azure' in docs/reference/management.md"
 _REPLICAS = "the data is in one directory of one service; back it up with 'penstock backup'"
 _NETWORK = "choose the address to listen on with --host of serve, and use a firewall"
 # By resource type, in lower case: what is not supported, and what to do instead.

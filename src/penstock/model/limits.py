@@ -58,7 +58,7 @@ HOSTS_PER_NAMESPACE_MAX = 64
 FILTER_EXPRESSION_MAX = 512
 PRODUCERS_PER_PARTITION_MAX = 10_000  # idempotent producers remembered; the oldest is forgotten
 
-# --- AMQP (protocol.md 1, 13; docs/security.md) -------------------------------------------------
+# --- AMQP (protocol.md 1, 13; docs/explanation/security.md) --------------------------------------
 FRAME_BYTES_MIN = 512  # AMQP 2.7.1
 FRAME_BYTES_MAX = 64 * KB  # what Azure announces
 FRAME_BYTES_MAX_BEFORE_OPEN = 8 * KB  # SASL frames and open, before authentication
@@ -89,7 +89,7 @@ LINKLESS_FIRST_MS = 60_000  # connection that never made a link
 LINKLESS_LATER_MS = 300_000  # connection whose links are all closed
 CONNECTIONS_PER_NAMESPACE_MAX = 5_000
 
-# --- Unauthenticated peers, and peers that only make work (docs/security.md) ---------------------
+# --- Unauthenticated peers, and peers that only make work (docs/explanation/security.md) ---------
 CONNECTIONS_PER_ADDRESS_MAX = 4_000  # a fleet behind one address translator
 UNAUTHENTICATED_PER_ADDRESS_MAX = 2_000  # a fleet that reconnects at once; above it the oldest ends
 UNAUTHENTICATED_MAX = 3_000  # of all addresses
@@ -150,7 +150,7 @@ HTTP_WRITE_DEADLINE_S = 60  # a peer that takes nothing of its answer
 HTTP_REFUSALS_MAX = 64  # of an unauthenticated connection, then it ends
 WEBSOCKET_FRAGMENTS_MAX = 4_096  # of one message: an empty one costs memory too
 
-# --- Leases and checkpoints (docs/checkpoints.md) ------------------------------------------------
+# --- Leases and checkpoints (docs/reference/checkpoints.md) --------------------------------------
 CHECKPOINT_TEXT_MAX = 512  # of an owner's id, an etag, an offset
 CHECKPOINT_BODY_BYTES_MAX = 1 * MB
 CHECKPOINT_RECORDS_MAX = PARTITION_COUNT_GRANTED_MAX  # of one request

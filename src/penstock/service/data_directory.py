@@ -94,7 +94,7 @@ class DataDirectory:
 
 
 def new_key() -> Secret:
-    """256 random bits as base64 (docs/security.md)."""
+    """256 random bits as base64 (docs/explanation/security.md)."""
     return Secret(base64.b64encode(secrets.token_bytes(32)).decode())
 
 

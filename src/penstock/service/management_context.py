@@ -167,7 +167,8 @@ def hubs_of_connections(server: AmqpServer) -> Iterator[tuple[str, list[str]]]:
 
 
 def endpoints_of(facts: RuntimeDescription, tenant_id: str) -> ServiceEndpoints:
-    """The endpoints that `serve` prints; listKeys returns the same host (docs/configuration.md)."""
+    """The endpoints that `serve` prints; listKeys returns the same host
+    (docs/reference/configuration.md)."""
     servicebus = facts.connection_string.partition(";")[0].removeprefix("Endpoint=")
     return ServiceEndpoints(servicebus=servicebus, https=facts.https, tenant_id=tenant_id)
 

@@ -266,7 +266,7 @@ def _check_unclaimed(names: Sequence[str]) -> Finding:
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     text = (
         f"No event hub of the catalog owns the log directories {', '.join(names[:_NAMED_MAX])}"
-        f"{more}: the catalog may have lost a hub. See docs/operations.md, unclaimed log "
+        f"{more}: the catalog may have lost a hub. See docs/guides/operations.md, unclaimed log "
         "directories."
     )
     return Finding("log directories", State.WARN, text)

@@ -1,8 +1,8 @@
 """Writes usage to the ledger, and raises throughput units (auto-inflate).
 
 Counts are written two seconds after they changed, on a thread of their own: no publication waits
-for that, and a process that is killed loses what it counted since. docs/metering.md explains why
-nothing is counted twice.
+for that, and a process that is killed loses what it counted since. docs/reference/metering.md
+explains why nothing is counted twice.
 """
 
 from __future__ import annotations

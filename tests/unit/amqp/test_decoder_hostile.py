@@ -339,7 +339,8 @@ def test_trees_of_described_values_are_bounded() -> None:
     ],
 )
 def test_small_limits_bound_keys_that_collide(keys: list[object]) -> None:
-    """hash() of these is not keyed: a peer can choose thousands that collide (docs/security.md)."""
+    """hash() of these is not keyed: a peer can choose thousands that collide
+    (docs/explanation/security.md)."""
     with pytest.raises(AmqpDecodeError, match="514 elements; at most 512"):
         decode(encode(dict.fromkeys(keys)), limits=SMALL)
 

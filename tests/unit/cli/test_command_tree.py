@@ -24,7 +24,7 @@ from penstock.cli.help import walk_commands
 from penstock.management.permissions import Forbidden
 from penstock.model import errors
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 
 
 @functools.cache
@@ -129,7 +129,7 @@ def test_help_imports_no_command_and_no_table() -> None:
 
 def test_document_holds_the_commands_as_they_are() -> None:
     text = DOCUMENT.read_text()
-    assert text == updated(text), "run `python -m tools.cli_reference docs/cli.md`"
+    assert text == updated(text), "run `python -m tools.cli_reference docs/reference/cli.md`"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from penstock.service.config.document import json_lines
 from penstock.service.config.schema import json_schema_of_file
 from penstock.service.config.settings import SETTINGS
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 EMULATOR = """{
   // the emulator takes comments
   "UserConfig": {

@@ -1,4 +1,5 @@
-"""Every command that publishes or reads events: its success, and each exit code of docs/cli.md."""
+"""Every command that publishes or reads events: its success, and each exit code of
+docs/reference/cli.md."""
 
 from __future__ import annotations
 

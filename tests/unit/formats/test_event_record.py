@@ -196,7 +196,7 @@ def test_annotations_of_the_service_and_stamps_are_not_copied() -> None:
 
 
 def test_line_holds_what_struct_says() -> None:
-    """The keys that programs rely on (docs/cli-events.md)."""
+    """The keys that programs rely on (docs/reference/cli-events.md)."""
     assert EventRecord.__struct_fields__ == (
         "partition",
         "sequence_number",

@@ -132,7 +132,7 @@ async def test_refused_identity_is_in_the_shape_that_msal_reads(
 
 
 async def test_openapi_document_needs_a_token(call: Caller) -> None:
-    """It is large (docs/security.md)."""
+    """It is large (docs/explanation/security.md)."""
     answer = await call("GET", "/openapi.json", token=None, query="")
     assert answer.status == 401
     assert call.app._openapi is None

@@ -1,4 +1,5 @@
-"""docs/configuration.md says what the code does: settings, defaults, a file that loads."""
+"""docs/reference/configuration.md says what the code does: settings, defaults, a file that
+loads."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from penstock.service.config.settings import (
 )
 from penstock.service.config.struct_reader import field_keys, struct_fields
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "configuration.md"
 # Defaults that are not fields of Settings: they belong to the default namespace.
 OTHER_DEFAULTS = {"hubs": "`events`", "throughput_units": "`unlimited`", "root_key": "random"}
 

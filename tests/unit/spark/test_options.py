@@ -64,7 +64,7 @@ def test_sparks_own_and_retired_options_pass() -> None:
 
 
 def test_every_name_is_in_the_documentation() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "spark.md").read_text()
     assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 

@@ -26,7 +26,7 @@ from penstock.model.errors import PenstockError
 
 Row = dict[str, object]
 
-# The first eight are those of docs/cli.md, in its order.
+# The first eight are those of docs/reference/cli.md, in its order.
 KEYS = (
     *("hub", "group", "partition", "last_sequence_number", "checkpoint_sequence_number"),
     *("lag_events", "lag_seconds", "owner", "lag_bytes", "epoch", "readers"),

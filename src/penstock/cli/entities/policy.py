@@ -236,7 +236,7 @@ def admin(
     service: AdminSession,
     role: Annotated[
         Literal["Reader", "Operator", "Owner", "Capture"],
-        option("--role", "What it permits, see docs/management.md", case_sensitive=False),
+        option("--role", "What it permits, see docs/reference/management.md", case_sensitive=False),
     ],
     ttl: Annotated[str, option("TIME", "How long the token is valid")] = "30d",
     name: Annotated[

@@ -101,7 +101,8 @@ class _PipelineOptions:
 def run(wire: EventsEndpoint, options: _PipelineOptions) -> None:
     """Run a Structured Streaming job with a session and a source for the service.
 
-    The file defines `def pipeline(spark, hubs)` and returns what is to run (docs/pipelines.md).
+    The file defines `def pipeline(spark, hubs)` and returns what is to run
+    (docs/guides/pipelines.md).
     Ctrl-C and SIGTERM end the job when its batch is done; a second one ends it at once.
 
     Examples:

@@ -1,4 +1,5 @@
-"""Ownership and checkpoints that the service stores (docs/checkpoints.md): JSON over HTTPS.
+"""Ownership and checkpoints that the service stores (docs/reference/checkpoints.md): JSON over
+HTTPS.
 
     GET  /$penstock/checkpoints/HUB/GROUP/ownership      {"ownerships": [...]}
     POST /$penstock/checkpoints/HUB/GROUP/ownership      {"claims": [...]} -> those that won

@@ -7,5 +7,5 @@
                                 .producers  derived: newest producer stamps (producer_state.py)
 
 Derived files are rebuilt from the records when they are missing or damaged. The file formats, the
-recovery tables and the consequences of each failure are in docs/durability.md.
+recovery tables and the consequences of each failure are in docs/explanation/durability.md.
 """

@@ -15,7 +15,7 @@ disk, and may have been acknowledged.
 
 The guarantee: recovery discards only writes that were not flushed, so not acknowledged. The limit
 of it: a disk that damages the very last flushed write, after which nothing was written and no mark
-left, makes it look like a torn write (docs/durability.md).
+left, makes it look like a torn write (docs/explanation/durability.md).
 """
 
 from __future__ import annotations

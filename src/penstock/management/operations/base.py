@@ -113,8 +113,8 @@ class AdminTokens(Protocol):
 
 class ManagementContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the operations work on. `units_needed` returns the units that a namespace needed in the
-    current hour (docs/management.md); `measure_lag` returns the lag of the groups of a namespace or
-    of one hub; `reads` runs functions that wait for the disk."""
+    current hour (docs/reference/management.md); `measure_lag` returns the lag of the groups of a
+    namespace or of one hub; `reads` runs functions that wait for the disk."""
 
     catalog: Catalog
     broker: Broker

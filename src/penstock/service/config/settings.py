@@ -1,8 +1,8 @@
 """Every setting of the service, stated once: key, type, range, default, flag and description.
 
 `loader.py` reads them from flags, environment and file by these types; the JSON Schema
-(`schema.py`) and `penstock config schema` are generated from them, and docs/configuration.md is
-checked against them.
+(`schema.py`) and `penstock config schema` are generated from them, and
+docs/reference/configuration.md is checked against them.
 """
 
 from __future__ import annotations

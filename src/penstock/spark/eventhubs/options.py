@@ -380,7 +380,7 @@ def _unknown_option_error(key: str, plain: str) -> ArgumentError:
         hint = f"did you mean {candidates[near[0]]}?"
     else:
         far = difflib.get_close_matches(plain, _NAMES_BY_LOWER, n=1, cutoff=0.0)[0]
-        hint = f"the nearest is {_NAMES_BY_LOWER[far]}; docs/spark.md lists them all."
+        hint = f"the nearest is {_NAMES_BY_LOWER[far]}; docs/reference/spark.md lists them all."
     # The key alone: its value may be a secret whose name was misspelled.
     return ArgumentError(f"The format eventhubs has no option {quote_value(key)}: {hint}")
 

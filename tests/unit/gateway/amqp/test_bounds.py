@@ -55,7 +55,7 @@ def unfinished(peer: Peer, size: int) -> Link:
 
 def test_unfinished_deliveries_of_all_connections_are_bounded(world: World) -> None:
     """The connection that holds the most is closed; one Send-only token held 529 MB with 30
-    connections before (docs/security.md)."""
+    connections before (docs/explanation/security.md)."""
     unfinished_bytes = world.context.unfinished
     unfinished_bytes.limit = 100_000
     small, large = world.peer().authorised(), world.peer().authorised()

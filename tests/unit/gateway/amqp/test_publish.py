@@ -242,7 +242,7 @@ def test_properties_field_of_a_wrong_type_is_rejected_by_name(
 
 
 def test_nested_bomb_is_rejected_and_not_stored(world: World, peer: Peer, link: Link) -> None:
-    """What would stop every reader is refused (docs/security.md)."""
+    """What would stop every reader is refused (docs/explanation/security.md)."""
     bomb = b"\x00\x53\x77" + b"\xc0\xff\x01" * 5000
     peer.publish(link, bomb)
     assert told(peer, 1) == [(1, 1, "amqp:decode-error")]

@@ -97,7 +97,7 @@ def test_useful_work_pays_for_itself(office: Office) -> None:
 
 
 def test_useful_work_does_not_pay_for_costly_shapes(office: Office) -> None:
-    """One event of 150 KB whose check takes 50 ms is one event (docs/security.md)."""
+    """One event of 150 KB whose check takes 50 ms is one event (docs/explanation/security.md)."""
     budget = office.budget(authenticated=True)
     for _ in range(3):
         budget.pay(1, 150_000)

@@ -250,7 +250,7 @@ async def test_place_is_left_when_the_connection_is_lost() -> None:
 
 @pytest.mark.parametrize("status", [200, 404, 401])
 async def test_no_status_authenticates_a_connection(status: int) -> None:
-    """A 200 that needs no token did before (docs/security.md)."""
+    """A 200 that needs no token did before (docs/explanation/security.md)."""
     door = Door(status)
     door.answers.set()
     transport, slot = door.connect()

@@ -1,4 +1,5 @@
-"""docs/durability.md says what the code does: the tables have the same rows and outcomes."""
+"""docs/explanation/durability.md says what the code does: the tables have the same rows and
+outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from penstock.log.embedded.partition_loader import HEADER_TABLE, HeaderRule
 from penstock.log.embedded.recovery import RECOVERY_TABLE, RecoveryRule
 
-PAGE = Path(__file__).parents[4] / "docs" / "durability.md"
+PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "durability.md"
 WORDS = {True: "yes", False: "no", None: ""}
 
 
