@@ -130,6 +130,7 @@ class AmqpConnection:
             self._timer.cancel()
             self._timer = None
         self.input.close()
+        self.slot.budget.on_drop = self.slot.drop
         self.engine.disconnect()
         self.context.unfinished.update(self, 0)
         self.links.close()

@@ -58,9 +58,10 @@ class InputBuffer:
         self._unread = b""
 
     def close(self) -> None:
-        """The connection is over. Nothing refers to it any more (see TurnRunner.close)."""
+        """The connection is over. Nothing refers to it any more (see TurnRunner.close). The budget
+        belongs to the socket, which may not be closed yet: a WebSocket parses the peer's close."""
         self.drop()
-        self._budget.close()
+        self._budget.cancel(self._resume)
         del self._on_events, self._may_wait, self._on_waited
 
     def _work(self) -> None:

@@ -187,6 +187,12 @@ class WorkBudget:
         if not self._is_closed:
             self._queue.add(self, resume)
 
+    def cancel(self, resume: Resume) -> None:
+        """Undo `wait`."""
+        for entry in [entry for entry in self.entries if entry.resume == resume]:
+            self.entries.remove(entry)
+            self._queue.remove(entry)
+
     async def turn(self, estimate_us: int = _REQUEST_US) -> None:
         """Wait until a request may be processed, or its connection is closed. One at a time. Until
         the caller charges the cost of the request, `estimate_us` is charged to the queue."""

@@ -311,3 +311,22 @@ def test_whole_reads_of_a_publisher_become_whole_batches(world: World, peer: Pee
     link = peer.sender("eh1/Partitions/0")
     peer.publish(link, *[world.event(b"x" * 100)] * 500)
     assert len(world.logs.partition("id-of-eh1", 0).read(0, bytes_max=2**40)) == 1
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_the_end_of_the_connection_leaves_the_budget_to_the_socket(
+    world: World, slow: Peer, is_waiting: bool
+) -> None:
+    """A WebSocket below the connection still parses the peer's close frame."""
+    slot = slow.connection.slot
+    if is_waiting:
+        slow.say(*FLOWS)
+        assert world.context.guard.work.waiting == 1
+    slow.lose()
+    assert world.context.guard.work.waiting == 0
+    world.loop.advance(2000)
+    assert slot.budget.may_work()
+    dropped: list[bool] = []
+    slot.evict = lambda: dropped.append(True)
+    slot.budget.drop()
+    assert dropped == [True]
