@@ -56,13 +56,16 @@ class Images:
         self._folder = folder
         self._dockerfile = Dockerfile.read(ROOT / "deploy" / "Dockerfile")
         self.engine = container_engine.find()
+        self._built: dict[str, container_engine.EngineImage] = {}
         self._builder: clean_root.Builder | None = None
         self._count = 0
         self.running: list[Container] = []
 
     def build(self, target: str) -> Any:
         if self.engine is not None:
-            return container_engine.build(self.engine, target)
+            if target not in self._built:
+                self._built[target] = container_engine.build(self.engine, target)
+            return self._built[target]
         if self._builder is None:
             reason = next(clean_root.missing_tool(), None)
             if reason is not None:

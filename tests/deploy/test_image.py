@@ -19,14 +19,6 @@ from penstock.service.config.settings import SETTINGS, Settings
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 TARGETS = ("penstock", "full")
-# Written in halves, so that this file does not hold what it looks for.
-REGISTRIES = tuple(
-    first + second
-    for first, second in (
-        *(("docker", ".io"), ("docker", ".com"), ("ghcr", ".io"), ("quay", ".io")),
-        *(("gcr", ".io"), ("mcr.", "microsoft.com"), ("azurecr", ".io"), ("amazonaws", ".com")),
-    )
-)
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +72,6 @@ def test_context_is_what_the_image_copies_and_no_more(dockerfile: Dockerfile) ->
     assert {line[1:] for line in lines if line.startswith("!")} == copied
     out = [line for line in lines[1:] if not line.startswith("!")]
     assert any(fnmatch.fnmatch("src/penstock/kernels/_columns.so", line) for line in out)
-
-
-def test_no_file_of_deploy_names_a_registry() -> None:
-    found = [
-        f"{file.relative_to(ROOT)}: {host}"
-        for file in (*DEPLOY.rglob("*"), *(ROOT / "docs" / "guides").glob("*.md"))
-        if file.is_file()
-        for host in REGISTRIES
-        if host in file.read_text()
-    ]
-    assert found == []
 
 
 @pytest.mark.parametrize(

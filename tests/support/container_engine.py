@@ -72,6 +72,7 @@ class EngineContainer:
         command: Sequence[str] = (),
     ) -> None:
         self._engine = image.engine
+        self._exit_code: int | None = None
         self.log = log
         words = ["--detach", "--read-only"]
         if self._engine == "podman":  # which would mount a writable /tmp
@@ -113,11 +114,12 @@ class EngineContainer:
 
     def stop(self) -> int:
         """SIGTERM, as every user stops it; the exit code. The container is removed."""
-        self._call("stop", "--time", "30", self._id)
-        self._read_log()
-        code: int = self._inspect("State")["ExitCode"]
-        self._call("rm", self._id)
-        return code
+        if self._exit_code is None:
+            self._call("stop", "--time", "30", self._id)
+            self._read_log()
+            self._exit_code = int(self._inspect("State")["ExitCode"])
+            self._call("rm", self._id)
+        return self._exit_code
 
     def _read_log(self) -> str:
         done = self._call("logs", self._id)

@@ -28,6 +28,11 @@ REGISTRY_HOSTS = tuple(
         ("maven.apache", ".org"),
         ("deb.", "debian.org"),
         ("security.", "debian.org"),
+        ("docker", ".io"),
+        ("ghcr", ".io"),
+        ("gcr", ".io"),
+        ("mcr.", "microsoft.com"),
+        ("quay", ".io"),
     )
 )
 
