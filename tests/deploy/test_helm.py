@@ -261,6 +261,12 @@ def test_notes_name_what_there_is(chart: Chart) -> None:
     assert "ca.pem" not in chart.notes(**EVERYTHING)
 
 
+def test_a_release_named_after_the_chart_is_not_named_twice() -> None:
+    for release, name in (("penstock", "penstock"), ("test", "test-penstock")):
+        found = one(Chart(CHART, release=release).render(), "StatefulSet")
+        assert found["metadata"]["name"] == name
+
+
 def test_version_is_that_of_the_package(chart: Chart) -> None:
     assert chart.metadata["appVersion"] == chart.metadata["version"] == __version__
 

@@ -215,6 +215,7 @@ def _to_yaml(value: Any) -> str:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "and": lambda *values: next((each for each in values if not each), values[-1]),
+    "contains": lambda part, text: part in text,
     "default": lambda fallback, value=None: value or fallback,
     "nindent": lambda count, text: "\n" + _indent(count, text),
     "not": lambda value: not value,
@@ -222,6 +223,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "printf": _printf,
     "quote": lambda value: json.dumps(_text(value)),
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
+    "ternary": lambda yes, no, condition: yes if condition else no,
     "toYaml": _to_yaml,
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),
     "trunc": lambda count, text: text[:count],

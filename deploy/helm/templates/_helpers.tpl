@@ -3,7 +3,9 @@
 {{- end }}
 
 {{- define "penstock.fullname" -}}
-{{- default (printf "%s-%s" .Release.Name (include "penstock.name" .)) .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- $name := include "penstock.name" . }}
+{{- $default := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
+{{- default $default .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "penstock.selector" -}}
