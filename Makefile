@@ -8,9 +8,10 @@
 #   make test ARGS="tests/unit -k hash"  check, then that selection
 #   make test-full ARGS=faults           the long tests of one part: clients, spark, faults, documents;
 #                                        ARGS="faults --long" takes the largest counts
+#   make figures                         measure everything that README and docs cite: docs/figures.json
 #   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve demo check quick test test-full bench bench-spark asan fmt lock clean
+.PHONY: setup serve demo check quick test test-full bench bench-spark figures asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -54,6 +55,9 @@ bench: setup
 
 bench-spark: setup
 	$(BIN)/python -m benchmarks.scenarios.spark $(ARGS)
+
+figures: setup
+	$(BIN)/python -m tools.figures $(ARGS)
 
 asan: setup
 	@tools/asan.sh $(ARGS)
