@@ -58,11 +58,7 @@ class ServiceTokens:
         token_id = uuid.uuid4().hex
         now_ms = self._clock.now_ms()
         token = self._tokens.issue(
-            now_ms=now_ms,
-            token_id=token_id,
-            subject=subject,
-            roles=(role,),
-            lifetime_s=lifetime_s,
+            now_ms=now_ms, token_id=token_id, subject=subject, roles=(role,), lifetime_s=lifetime_s
         )
         expires_at = format_time((now_ms // 1000 + lifetime_s) * 1000)
         return AdminToken(id=token_id, token=token, name=subject, role=role, expires_at=expires_at)

@@ -223,9 +223,7 @@ class ChildProcess:
                 self.log.exception("child_callback_failed child=%s", self.name)
 
 
-async def _spawn(
-    child: ChildProcess,
-) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
+async def _spawn(child: ChildProcess) -> tuple[asyncio.subprocess.Process, asyncio.Task[None]]:
     """The process, and who reads what it writes. The pipe is ours and not asyncio's, whose `wait`
     lasts until it is closed: by a grandchild that may be never."""
     ours, theirs = os.pipe()

@@ -23,7 +23,7 @@ from penstock.model.entities import Right
 from penstock.model.errors import AuthFailed, ConnectionForced
 from penstock.model.host_names import HostNames
 from penstock.service.certificates import machine_names
-from penstock.service.config.settings import Settings
+from penstock.service.config.settings import Settings, is_loopback
 from penstock.service.runtime_description import RuntimeDescription
 
 UNCHECKED_PATHS = ("/health", "/ready")  # for load balancers and container health checks
@@ -35,13 +35,15 @@ _ROLES = {Right.SEND: "send", Right.LISTEN: "receive"}
 @dataclass(frozen=True)
 class AdministrationChecks:
     """Checks every request of the administration port except `/health` and `/ready`: its `Host`
-    must be a name of this service, and `/metrics` needs a token unless the port is on loopback."""
+    must be a name of this service, `/metrics` needs a token unless the port is on loopback, and a
+    port without TLS answers only this machine."""
 
     app: ASGIApp
     hosts: HostNames
     namespace_hosts: Callable[[], Iterable[str]]
     verify: Callable[[str], Verified]
     metrics_need_token: bool
+    is_for_this_machine: bool  # the port has no TLS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
@@ -50,6 +52,10 @@ class AdministrationChecks:
         await app(scope, receive, send)
 
     def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
+        peer, own = ((scope.get(side) or ("",))[0] for side in ("client", "server"))
+        if self.is_for_this_machine and peer != own and not is_loopback(peer):
+            text = "Without TLS only /health and /ready are open to other machines.\n"
+            return PlainTextResponse(text, status_code=403)
         if not self._is_own_host(headers.get("host", ""), scope):
             host = names.quote_text(headers.get("host", ""))
             return PlainTextResponse(

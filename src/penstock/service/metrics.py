@@ -7,15 +7,7 @@ partitions and rows per event-loop turn, so that it does not delay publications.
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -60,17 +52,11 @@ BROKER_METRICS = (
     # Of the service, or of a namespace.
     ("histogram", "flush_latency_seconds", "of one round of commits, all its partitions at once"),
     ("counter", "https_requests", "requests to publish over HTTPS, answered"),
-    (
-        *("gauge", "throughput_units"),
-        "of the running hour: the most held, or needed where they are not enforced",
-    ),
+    ("gauge", "throughput_units", "of this hour: the most held, or needed where not enforced"),
     ("gauge", "throughput_units_limit", "enforced now; absent: none"),
     ("counter", "opened_connections", "AMQP connections accepted"),
     ("gauge", "active_connections", "AMQP connections now"),
-    (
-        *("gauge", "certificate_expiry_timestamp_seconds"),
-        "when the certificate of the TLS listeners expires",
-    ),
+    ("gauge", "certificate_expiry_timestamp_seconds", "when the listeners' certificate expires"),
 )
 _LAG_FIELDS = tuple(
     name.removeprefix("consumer_") for _, name, _ in BROKER_METRICS if name.startswith("consumer_")
@@ -99,7 +85,7 @@ class Family:
         self._lines.append(f"{self._name}{suffix} {number}\n")
 
     def add_histogram(
-        self, labels: str, bounds_s: Iterable[float], counts: Sequence[int], total_s: float
+        self, labels: str, bounds_s: Sequence[float], counts: Sequence[int], total_s: float
     ) -> None:
         """The last of `counts` is everything beyond the bounds; Prometheus counts cumulatively."""
         prefix = f"{labels}," if labels else ""
@@ -123,7 +109,7 @@ Families = dict[str, Family]  # by name, without "penstock_"
 Collector = Callable[[], Awaitable[Families]]
 
 
-def _new_families(metrics: Iterable[tuple[str, str, str]]) -> Families:
+def _new_families(metrics: Sequence[tuple[str, str, str]]) -> Families:
     return {name: Family(kind, name, meaning) for kind, name, meaning in metrics}
 
 
@@ -177,7 +163,7 @@ def _add_hub(families: Families, hub: HubRuntime) -> None:
     latency = counters.publish_latency
     families["publish_latency_seconds"].add_histogram(
         labels,
-        (bound / 1000 for bound in LATENCY_BOUNDS_MS),
+        [bound / 1000 for bound in LATENCY_BOUNDS_MS],
         latency.counts,
         latency.total_ms / 1000,
     )

@@ -59,7 +59,7 @@ def describe_runtime(
     amqp = f"{host}:{ports['amqp']}" if "amqp" in ports else None
     amqps = f"{host}:{ports['amqps']}"
     plain = f"Endpoint=sb://{amqp};{key};UseDevelopmentEmulator=true;" if amqp else None
-    scheme = "http" if settings.is_loopback else "https"
+    scheme = "http" if settings.is_plain else "https"
     return RuntimeDescription(
         namespace=root.namespace,
         connection_string=f"Endpoint=sb://{amqps.removesuffix(_AMQPS_DEFAULT)}/;{key}",

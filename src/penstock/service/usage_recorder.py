@@ -193,10 +193,7 @@ def _raise_units(namespace: Namespace, now_ms: int) -> tuple[Namespace, AuditEnt
         what="units.inflated",
         detail=f"'{namespace.name}' holds {more} throughput units, after {units}: at most {most}",
     )
-    return (
-        msgspec.structs.replace(namespace, throughput_units=more, updated_ms=now_ms),
-        entry,
-    )
+    return msgspec.structs.replace(namespace, throughput_units=more, updated_ms=now_ms), entry
 
 
 def _idle_units_note(namespace: Namespace, partitions: int) -> str | None:

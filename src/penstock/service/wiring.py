@@ -104,11 +104,7 @@ class Penstock:
     _capture: capture_process.CaptureMonitor
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
-        deadlines: Deadlines | None = None,
+        self, settings: Settings, *, clock: Clock | None = None, deadlines: Deadlines | None = None
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
@@ -166,10 +162,7 @@ class Penstock:
 
         slow_operations.threshold_ms = settings.slow_operation_ms
         self._logs = EmbeddedLogStore(
-            log,
-            wake=loop.call_soon_threadsafe,
-            flush=settings.flush,
-            on_flush=flushed,
+            log, wake=loop.call_soon_threadsafe, flush=settings.flush, on_flush=flushed
         )
         self._stack.callback(self._logs.close)  # waits for the last commits
         catalog = self._catalog = SqliteCatalog(self._data.path / "catalog.sqlite")
@@ -277,6 +270,7 @@ class Penstock:
             namespace_hosts=lambda: [host for each in catalog.namespaces() for host in each.hosts],
             verify=tokens.verify,
             metrics_need_token=not settings.is_loopback,
+            is_for_this_machine=settings.is_plain,
         )
         admin = HttpServer(checked, context.loop)
         # Closed in reverse order: AMQP connections close while their WebSockets are still open.
@@ -293,7 +287,7 @@ class Penstock:
             ("amqp", server, None),
             ("amqps", server, tls),
             ("https", https, tls),
-            ("admin", admin, None if settings.is_loopback else tls),
+            ("admin", admin, None if settings.is_plain else tls),
         ):
             port = getattr(settings, f"{name}_port")
             if port is not None:

@@ -26,13 +26,16 @@ def verify(token: str) -> tuple[str, tuple[str, ...]]:
     return "someone", (token,)
 
 
-def checks(*, metrics_need_token: bool = False) -> AdministrationChecks:
+def checks(
+    *, metrics_need_token: bool = False, is_for_this_machine: bool = False
+) -> AdministrationChecks:
     return AdministrationChecks(
         answered,
         hosts=HostNames(["box"]),
         namespace_hosts=lambda: ["contoso.example"],
         verify=verify,
         metrics_need_token=metrics_need_token,
+        is_for_this_machine=is_for_this_machine,
     )
 
 
@@ -41,6 +44,7 @@ async def ask(
     path: str,
     *,
     authenticate: Callable[[], None] = lambda: None,
+    peer: str = "10.0.0.7",
     **headers: str,
 ) -> tuple[int, str]:
     said: list[Any] = []
@@ -57,6 +61,7 @@ async def ask(
         "method": "GET",
         "path": path,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": (peer, 40_000),
         "server": ("10.0.0.7", 5300),
         AUTHENTICATE: authenticate,
     }
@@ -128,3 +133,19 @@ def test_own_names_are_the_machines_the_bound_one_and_the_configured_ones() -> N
     names = own_host_names(Settings(host="192.0.2.5", namespaces=(space,)))
     assert {"192.0.2.5", "contoso.example"} <= set(names)
     assert "0.0.0.0" not in own_host_names(Settings(host="0.0.0.0"))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/subscriptions", "/health/"])
+async def test_port_without_tls_is_for_this_machine(path: str) -> None:
+    app = checks(is_for_this_machine=True)
+    status, text = await ask(app, path, peer="10.0.0.8", host="box")
+    assert (status, "/health and /ready" in text) == (403, True)
+    for own in ("127.0.0.1", "::1", "10.0.0.7"):  # the last one: this machine, by its own address
+        assert await ask(app, path, peer=own, host="box") == (200, "answered")
+    assert (await ask(checks(), path, peer="10.0.0.8", host="box"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_port_without_tls_reports_its_health_to_every_machine(path: str) -> None:
+    app = checks(is_for_this_machine=True, metrics_need_token=True)
+    assert await ask(app, path, peer="10.0.0.8", host="emulator") == (200, "answered")

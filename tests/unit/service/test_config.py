@@ -74,6 +74,7 @@ def test_every_setting_is_heard_from_the_environment(tmp_path: Path) -> None:
         "PORTAL_MASK": ("json.card, key", "portal_mask", "json.card, key"),
         "FLUSH": ("OS", "flush", "os"),
         "JSON": ("1", "json", True),
+        "EMULATOR": ("1", "emulator", True),
         "LOG_LEVEL": ("Debug", "log_level", "debug"),
         "SLOW_OPERATION_MS": ("250", "slow_operation_ms", 250),
         "LIMITS": ("current", "limits", LimitSet.CURRENT),
@@ -437,6 +438,18 @@ def test_the_published_key_is_refused_beyond_loopback(load: Load) -> None:
     text = NAMESPACE + "rules = [{name = 'r', rights = ['send'], key = 'SAS_KEY_VALUE'}]"
     assert "emulator's published one" in refusal(lambda: load(text, host="0.0.0.0"))
     assert load(text).namespaces[0].rules[0].name == "r"
+
+
+def test_the_emulator_accepts_its_published_key_everywhere_and_opens_its_ports() -> None:
+    environ = {"PENSTOCK_EMULATOR": "1", "PENSTOCK_ROOT_KEY": "SAS_KEY_VALUE"}
+    settings = load_settings(flags={"host": "0.0.0.0"}, environ=environ)
+    assert (settings.amqp_port, settings.is_plain) == (5672, True)
+    assert settings.public_hosts == ("localhost",)  # the name in its users' connection strings
+    named = load_settings(flags={"host": "0.0.0.0", "public_hosts": ["hub"]}, environ=environ)
+    assert named.public_hosts == ("hub",)
+    without = {"PENSTOCK_ROOT_KEY": "SAS_KEY_VALUE", "PENSTOCK_EMULATOR": "0"}
+    said = refusal(lambda: load_settings(flags={"host": "0.0.0.0"}, environ=without))
+    assert "PENSTOCK_EMULATOR=1" in said
 
 
 @pytest.mark.parametrize("text", ["card", "key,,key", "", "json.a b", "json."])

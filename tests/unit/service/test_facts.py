@@ -58,3 +58,25 @@ def test_every_address_has_the_host_that_is_bound(
     assert str(facts.emulator_connection_string).startswith(f"Endpoint=sb://{expected}:1;")
     # What listKeys of the management API returns.
     assert endpoints_of(facts, "tenant").servicebus == f"sb://{expected}:2/"
+
+
+@pytest.mark.parametrize(
+    ("host", "emulator", "scheme"),
+    [
+        ("127.0.0.1", False, "http"),
+        ("0.0.0.0", False, "https"),
+        ("0.0.0.0", True, "http"),
+    ],
+)
+def test_administration_has_tls_beyond_loopback_but_for_the_emulator(
+    host: str, emulator: bool, scheme: str
+) -> None:
+    facts = describe_runtime(
+        Settings(host=host, emulator=emulator),
+        ROOT,
+        {"amqps": 2, "https": 3, "admin": 4},
+        admin_token="t",
+        ca_file=Path("ca.pem"),
+        portal=None,
+    )
+    assert facts.admin.startswith(f"{scheme}://")

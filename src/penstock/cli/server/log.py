@@ -70,8 +70,7 @@ def verify(
 
 @app.verb()
 def dump(
-    segment: Annotated[Path, argument("SEGMENT", "A segment file (….log)")],
-    output: Format = TABLE,
+    segment: Annotated[Path, argument("SEGMENT", "A segment file (….log)")], output: Format = TABLE
 ) -> None:
     """List the records of one segment: sequence numbers, offsets, times, sizes.
 

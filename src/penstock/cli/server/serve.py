@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.serve")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_EMULATOR_WARNING = (
+    "emulator_mode host=%s: the key that the emulator publishes opens every address, without TLS"
+)
 _LOGGED = ("namespace", "amqp", "amqps", "https", "admin", "portal", "data", "pid")
 
 Data = Annotated[Path | None, option("DIR", "Data directory [default: ./penstock-data]")]
@@ -112,6 +116,7 @@ async def _serve(settings: Settings) -> None:
     collection = GarbageCollection(loop)
     collection.start()
     try:
+        _notify_manager("READY=1")
         if settings.json:
             sys.stdout.write(runtime.as_json() + "\n")
             sys.stdout.flush()
@@ -120,7 +125,11 @@ async def _serve(settings: Settings) -> None:
         else:
             took_ms = clock.monotonic_ms() - began_ms
             log.info("ready %s start_ms=%d", _format_ready_fields(runtime), took_ms)
+        if settings.emulator:
+            log.warning(_EMULATOR_WARNING, settings.host)
+            log.info("Emulator Service is Successfully Up!")
         log.info("stopping reason=%s", await stopping)
+        _notify_manager("STOPPING=1")
     finally:
         for number in _SIGNALS:
             with contextlib.suppress(ValueError):
@@ -133,6 +142,14 @@ async def _serve(settings: Settings) -> None:
 def _request_stop(stopping: asyncio.Future[str], reason: str) -> None:
     if not stopping.done():
         stopping.set_result(reason)
+
+
+def _notify_manager(state: str) -> None:
+    """Report the state to systemd (sd_notify(3)); its variable is absent elsewhere."""
+    if path := os.environ.get("NOTIFY_SOCKET"):
+        address = "\0" + path[1:] if path.startswith("@") else path
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unix:
+            unix.sendto(state.encode(), address)
 
 
 def _format_ready_fields(runtime: RuntimeDescription) -> str:

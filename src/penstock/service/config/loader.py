@@ -58,8 +58,10 @@ def load_settings(*, flags: Mapping[str, object], environ: Mapping[str, str]) ->
     settings = Settings(**fields, **tables)
     first = _with_overrides(settings.namespaces[0], stated, values, context)
     settings = msgspec.structs.replace(settings, namespaces=(first, *settings.namespaces[1:]))
-    if not settings.is_loopback and "amqp_port" not in stated:
+    if not settings.is_plain and "amqp_port" not in stated:
         settings = msgspec.structs.replace(settings, amqp_port=None)
+    if settings.emulator and not settings.public_hosts:
+        settings = msgspec.structs.replace(settings, public_hosts=("localhost",))
     _refuse_contradictions(settings, stated)
     return settings
 
@@ -250,10 +252,11 @@ def _refuse_contradictions(settings: Settings, stated: Mapping[str, ConfigValue]
         if f"tls_{one}" in stated and f"tls_{other}" not in stated:
             where = stated[f"tls_{one}"].where
             raise ConfigurationError(f"{where} is given without tls.{other}: both are needed.")
-    if not settings.is_loopback and _uses_published_key(settings):
+    if not settings.is_plain and _uses_published_key(settings):
         raise ConfigurationError(
             f"{stated['host'].where} is '{settings.host}', beyond this machine, while the key is "
-            "the emulator's published one: set PENSTOCK_ROOT_KEY or PENSTOCK_ROOT_KEY_FILE."
+            "the emulator's published one: set PENSTOCK_ROOT_KEY or PENSTOCK_ROOT_KEY_FILE, or "
+            "PENSTOCK_EMULATOR=1 to accept the published key from every address."
         )
 
 

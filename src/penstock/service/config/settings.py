@@ -278,6 +278,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "--public-host",
         ),
     ] = ()
+    emulator: Annotated[
+        bool,
+        setting("whether the emulator's key and ports are open beyond loopback", in_file=False),
+    ] = False
     amqp_port: Annotated[
         Port | None,  # None: no plain TCP (beyond loopback, unless stated)
         setting(
@@ -385,6 +389,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the listeners."""
         return is_loopback(self.host)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the ports of plain AMQP and administration are open without TLS by default."""
+        return self.is_loopback or self.emulator
 
     @property
     def throughput_units(self) -> int | None:
