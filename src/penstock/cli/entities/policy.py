@@ -169,16 +169,25 @@ def connection_string(
     name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
     key: Annotated[Literal["primary", "secondary"], option("--key", "The key in it")] = "primary",
+    plain: Annotated[
+        bool, option("--plain", "For the plain TCP port of a service on this machine")
+    ] = False,
     output: Format = TABLE,
 ) -> None:
     """Print the connection string of a policy and nothing else.
 
+    It is for TLS; with --plain the official SDKs need neither a CA nor the port 5671.
+
     Examples:
-        penstock policy connection-string
+        penstock policy connection-string --plain
         penstock policy connection-string devices --hub orders
     """
     keys = service.client.keys(service.namespace, hub, name)
     text = getattr(keys, f"{key}_connection_string")
+    if plain:
+        if not (amqp := service.runtime.get("amqp")):
+            raise NotFound(f"{service.admin.url} has no plain TCP port that is known here.")
+        text = f"Endpoint=sb://{amqp};{text.partition(';')[2]};UseDevelopmentEmulator=true;"
     _print_secret(text, {"name": keys.key_name, "hub": hub, "connection_string": text}, output)
 
 

@@ -165,34 +165,36 @@ def _print_banner(
     from rich.panel import Panel
 
     from penstock import __version__
-    from penstock.kernels import KERNEL
 
     console = Console(highlight=False, soft_wrap=True)
     units = settings.throughput_units
     rows = {
         "Namespace": runtime.namespace,
-        "AMQP": f"{runtime.amqp}  (plain, this machine only)" if runtime.amqp else "off",
+        "AMQP": f"{runtime.amqp}  (plain TCP)" if runtime.amqp else "off",
         "AMQP over TLS": f"{runtime.amqps}  (CA: {runtime.ca_file})",
         "HTTPS, WebSocket": runtime.https,
         "Administration": f"{runtime.admin}/health",
         "Portal": runtime.portal or "off",
         "Data": f"{runtime.data}  (flush: {settings.flush})",
         "Throughput units": "unlimited (counted, not enforced)" if units is None else str(units),
-        "Kernel": KERNEL,
     }
     title = f"Penstock {__version__}"
     console.print(Panel.fit(record_table(rows, {}), title=title, border_style="cyan"))
+    plain = runtime.emulator_connection_string
+    if plain is not None:
+        console.print("[bold]Connection string[/bold] (plain TCP)")
+        console.out(plain)
     console.print("[bold]Connection string[/bold] (TLS)")
     console.out(runtime.connection_string)
-    if runtime.emulator_connection_string is not None:
-        console.print("[bold]Connection string[/bold] (plain TCP, for development)")
-        console.out(runtime.emulator_connection_string)
+    console.print("azure-eventhub for Python also needs these two arguments with it:", style="dim")
+    console.out(f'custom_endpoint_address="sb://{runtime.amqps}"')
+    console.out(f'connection_verify="{runtime.ca_file}"')
     if sign_in_link is not None:
         console.print("[bold]Portal sign-in[/bold] (works once, within 10 minutes)")
         console.out(sign_in_link)
         console.print("A new link: penstock portal url --sign-in", style="dim")
     hubs = settings.namespaces[0].hubs
-    if is_first_start and hubs and runtime.emulator_connection_string is not None:
+    if is_first_start and hubs and plain is not None:
         hub = hubs[0].name
         console.print("\n[bold]Three things to try in another terminal[/bold]")
         console.out(f"penstock send {hub} --text hello --data {runtime.data}")
