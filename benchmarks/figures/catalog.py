@@ -130,6 +130,7 @@ _PARTS: dict[str, dict[str, Figure]] = {
         "behind_first_mb": Figure("its average backlog in the first half; MB", ",.0f"),
         "behind_second_mb": Figure("its average backlog in the second half; MB", ",.0f"),
         "behind_max_mb": Figure("its largest backlog; MB", ",.0f"),
+        "busy_mb": Figure("memory of the Capture job meanwhile, at most; MB", ",.0f"),
         "drained_s": Figure("from the load's end until everything is in files; seconds", ".1f"),
         "encoder_mb_per_s": Figure("Avro encoder, deflate, on one core; MB/s", ",.0f"),
         "encoder_null_mb_per_s": Figure("Avro encoder without compression; MB/s", ",.0f"),
