@@ -53,7 +53,9 @@ Flush = Annotated[
 Json = Annotated[
     bool | None, option("--json", "When ready, print one JSON line with keys and the admin token")
 ]
-LogLevel = Annotated[str | None, option("LEVEL", "debug, info, warning or error")]
+LogLevel = Annotated[
+    str | None, option("LEVEL", "Lowest level of log lines: debug, info, warning, error")
+]
 NoPortal = Annotated[bool | None, typer.Option(" /--no-portal", help="Run without the web portal")]
 
 

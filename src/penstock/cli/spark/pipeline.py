@@ -58,10 +58,10 @@ class _PipelineOptions:
         list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
     ] = None
     name: Annotated[
-        str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
+        str | None, option("TEXT", "Name of the job and its queries [default: name of the file]")
     ] = None
     checkpoint: Annotated[
-        str | None, option("DIR", "Store progress here; without it a new run starts over")
+        str | None, option("DIR", "Directory for progress; without it a new run starts over")
     ] = None
     from_: Annotated[
         str, option("--from POSITION", "Where a new query begins: earliest, latest")
@@ -76,7 +76,7 @@ class _PipelineOptions:
         "60s"
     )
     master: Annotated[
-        str | None, _spark_option("URL", "local[*] (default), spark://, yarn, k8s://")
+        str | None, _spark_option("URL", "Spark master: local[*] (default), spark://, yarn, k8s://")
     ] = None
     remote: Annotated[
         str | None, _spark_option("URL", "A Spark Connect server: sc://HOST:PORT")
@@ -89,7 +89,7 @@ class _PipelineOptions:
     ] = None
     every: Annotated[str, option("TIME", "Interval between lines, without a terminal")] = "10s"
     output: Format = TABLE
-    quiet: Annotated[bool, option("--quiet -q", "Rows and errors only")] = False
+    quiet: Annotated[bool, option("--quiet -q", "Print only rows and errors")] = False
 
     def __post_init__(self) -> None:
         """Raises typer.BadParameter."""
