@@ -1,6 +1,8 @@
-# Every task of a Penstock developer. Each begins with `setup`, which is quick when nothing changed.
+# Every task of a Penstock developer. Each sets up what it needs, which is quick when nothing changed.
 #
-#   make serve ARGS="--hub orders:8"     a broker on this machine
+#   make serve ARGS="--hub orders:8"     the whole product on this machine: broker, portal, Spark, Capture
+#   make wheel                           the wheel and the source distribution, into dist/
+#   make release                         checks a release: tools/release.py; ARGS=--upload uploads it
 #   make demo                            service, fleet, Spark and its result: two minutes
 #   make check                           style, types, import contracts, tidiness: seconds
 #   make quick                           check and the tests that need no server: before each commit
@@ -11,7 +13,7 @@
 #   make figures                         measure everything that README and docs cite: docs/figures.json
 #   make asan                            the compiled kernels under AddressSanitizer
 
-.PHONY: setup serve demo check quick test test-full bench bench-spark figures asan fmt lock clean
+.PHONY: setup serve wheel release demo check quick test test-full bench bench-spark figures docs asan fmt lock clean
 .DEFAULT_GOAL := check
 
 BIN := .venv/bin
@@ -26,8 +28,16 @@ EVERYTHING := -q -n $(or $(TEST_WORKERS),3) --dist loadscope --no-loadscope-reor
 setup:
 	@tools/setup.sh
 
-serve: setup
+serve:
+	@tools/setup.sh serve
 	@exec $(BIN)/penstock serve $(ARGS)
+
+wheel:
+	@tools/setup.sh wheel
+	@$(BIN)/python -m tools.wheel $(ARGS)
+
+release: setup
+	@$(BIN)/python -m tools.release $(ARGS)
 
 demo: setup
 	@exec $(BIN)/python tools/demo.py $(ARGS)

@@ -16,6 +16,7 @@ from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import TABLE, Format, format_seconds, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
+from penstock.model.extras import require_extra
 
 if TYPE_CHECKING:
     from penstock.capture.destinations import Destination, DestinationFolder
@@ -188,6 +189,7 @@ def verify(
     Examples:
         penstock capture verify orders
     """
+    require_extra("capture")
     from penstock.spark.capture.verify import verify as compare
 
     status = _get_status(service, hub)
@@ -236,6 +238,7 @@ def compact(
     Examples:
         penstock capture compact orders --to lake/orders --from 2026-11-16T00
     """
+    require_extra("capture")
     from penstock.spark.capture.compact import compact as merge
 
     status = _get_status(service, hub)
@@ -271,6 +274,7 @@ def run(
     Examples:
         penstock capture run --config penstock.toml
     """
+    require_extra("capture")
     from penstock.cli.spark.capture_job import run_job
 
     run_job(service, config=config, state=state, master=master)
