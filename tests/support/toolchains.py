@@ -122,6 +122,8 @@ PROGRAMS = {
     "chromium": Program(
         ("chromium", "chromium-browser"), ("--version",), _any_version, "-", "chromium"
     ),
+    # Makes the root that container images are tried in where no container engine is.
+    "debootstrap": Program(("debootstrap",), ("--version",), _any_version, "-", "debootstrap"),
 }
 
 
@@ -169,6 +171,7 @@ PREPARATIONS = {
         (JAVA_LIBRARIES, JAVA_CLASSES),
     ),
     "chromium": Preparation(("chromium",), (), list, ()),
+    "debootstrap": Preparation(("debootstrap",), (), list, ()),
 }
 
 
