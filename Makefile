@@ -1,7 +1,7 @@
 # Every task of a Penstock developer. Each begins with `setup`, which is quick when nothing changed.
 #
 #   make serve ARGS="--hub orders:8"     a broker on this machine
-#   make demo                            service, fleet, Spark and its result: two minutes
+#   make demo                            broker, portal, Spark, Capture and a kill -9: two minutes
 #   make check                           style, types, import contracts, tidiness: seconds
 #   make quick                           check and the tests that need no server: before each commit
 #   make test                            everything; what CI runs
