@@ -3,7 +3,7 @@
 #   make serve ARGS="--hub orders:8"     the whole product on this machine: broker, portal, Spark, Capture
 #   make wheel                           the wheel and the source distribution, into dist/
 #   make release                         checks a release: tools/release.py; ARGS=--upload uploads it
-#   make demo                            service, fleet, Spark and its result: two minutes
+#   make demo                            broker, portal, Spark, Capture and a kill -9: two minutes
 #   make check                           style, types, import contracts, tidiness: seconds
 #   make quick                           check and the tests that need no server: before each commit
 #   make test                            everything; what CI runs

@@ -169,7 +169,7 @@ class Screen:
             self._live.update(_whole(view, self.console.height))
         elif not self.console.is_terminal:
             for at_s, text in view.notes[self._notes :]:
-                self.console.print(f"{at_s:5.0f} s  * {text}", soft_wrap=True, highlight=False)
+                self.console.print(f"{at_s:5.1f} s  * {text}", soft_wrap=True, highlight=False)
             self._notes = len(view.notes)
             if view.seconds - self._line_s >= EVERY_S:
                 self._line_s = view.seconds

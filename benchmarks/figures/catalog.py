@@ -189,7 +189,7 @@ RATES = {
     "e2e_p999_ms": Figure("from sending to reading, 99.9th percentile; ms"),
     "penstock_ratio": Figure("how many times this rate Penstock's is", "ratio"),
 }
-_THROUGHPUT = {
+THROUGHPUT = {
     "log_gb": Figure("size of the large log; GB", ",.0f"),
     "log_events": Figure("events in it", ",.0f"),
     "start_s": Figure("start with the large log, page cache dropped; seconds"),
@@ -214,7 +214,7 @@ PARTS = ("throughput", *_PARTS)
 def figures() -> dict[str, Figure]:
     """All keys, in the order of the parts."""
     found = {f"about.{name}": figure for name, figure in _ABOUT.items()}
-    found |= {f"throughput.{name}": figure for name, figure in _THROUGHPUT.items()}
+    found |= {f"throughput.{name}": figure for name, figure in THROUGHPUT.items()}
     for title, workload in WORKLOADS.items():
         for name, subject in SUBJECTS.items():
             if subject == "penstock" or workload in COMPARED:

@@ -18,12 +18,14 @@ def report(figures: dict[str, Any]) -> Report | None:
     for title, workload in catalog.WORKLOADS.items():
         for subject, slug in catalog.SUBJECTS.items():
             row = throughput.get(workload, {}).get(slug, {})
-            if row.get("events_per_s"):
-                rows.append({"workload": title, "subject": subject, **row})
+            measured = {name: value for name, value in row.items() if value is not None}
+            if "events_per_s" in measured:
+                rows.append({"workload": title, "subject": subject, **measured})
     part = figures["parts"]["throughput"]
+    run = {name: throughput[name] for name in ("rounds", "kernels")}
     return Report(
         {
-            "about": {**figures["about"], **part, "when": part["date"]},
+            "about": {**figures["about"], **part, **run, "when": part["date"]},
             "ceilings": {
                 name: value
                 for name, value in throughput.items()

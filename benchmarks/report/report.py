@@ -10,6 +10,7 @@ from rich.table import Table
 
 OURS = "Penstock"
 _COLUMNS = 150
+_COMPARED = 6  # the first workloads, which peers are measured in
 
 
 class Report:
@@ -49,8 +50,9 @@ class Report:
         return f"{row['mb_per_s'] / ceiling:.0%} of {name}"
 
     def compared(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Workloads that somebody else was measured in too."""
-        return [(name, rows) for name, rows in self.workloads.items() if len(rows) > 1]
+        """Workloads in which a peer was measured too; without any peer the same workloads."""
+        shared = [(name, rows) for name, rows in self.workloads.items() if len(rows) > 1]
+        return shared or list(self.workloads.items())[:_COMPARED]
 
     # --- for the terminal -------------------------------------------------------------------------
 
