@@ -20,16 +20,6 @@ NOT_YET = {
     "docs/guides/capture.md",
     "docs/guides/pipelines.md",
     "docs/guides/portal.md",
-    "docs/guides/processor.md",
-    "docs/guides/testing.md",
-    "docs/reference/checkpoints.md",
-    "docs/reference/cli-events.md",
-    "docs/reference/cli.md",
-    "docs/reference/client.md",
-    "docs/reference/configuration.md",
-    "docs/reference/https.md",
-    "docs/reference/management.md",
-    "docs/reference/metering.md",
     "docs/reference/spark.md",
 }
 
