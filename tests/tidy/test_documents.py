@@ -24,7 +24,6 @@ NOT_YET = {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
-    "docs/benchmarks.md",
     "docs/decisions.md",
     "docs/guides/processor.md",
     "docs/guides/testing.md",
