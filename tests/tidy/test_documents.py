@@ -23,7 +23,6 @@ NOT_YET = {
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "README.md",
-    "docs/benchmarks.md",
 }
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 
