@@ -11,6 +11,7 @@
 #   make test-full ARGS=faults           the long tests of one part: clients, spark, faults, documents;
 #                                        ARGS="faults --long" takes the largest counts
 #   make figures                         measure everything that README and docs cite: docs/figures.json
+#   make docs                            the site of the documents, into build/site
 #   make asan                            the compiled kernels under AddressSanitizer
 
 .PHONY: setup serve wheel release demo check quick test test-full bench bench-spark figures docs asan fmt lock clean
@@ -71,6 +72,11 @@ figures: setup
 
 asan: setup
 	@tools/asan.sh $(ARGS)
+
+.PHONY: docs
+docs: setup
+	@NO_COLOR=1 $(BIN)/zensical build --clean --strict --config-file zensical.toml
+	@echo "The site is in build/site: open build/site/index.html."
 
 fmt: setup
 	$(BIN)/ruff format $(CODE)

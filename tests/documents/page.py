@@ -1,6 +1,6 @@
 """The code blocks of a Markdown page, each with the directives of the comments before it.
 
-A directive is an HTML comment on a line of its own, directly before the block:
+A directive is an HTML comment on a line of its own, before the block:
 
     <!-- test: skip REASON -->   not run; its syntax is still checked (sh, python)
     <!-- test: spark -->         run in `make test-full ARGS=documents` only
@@ -112,9 +112,9 @@ def _add_directive(place: str, line: str, pending: dict[str, str]) -> dict[str, 
     if directive is None:
         if _LIKE_DIRECTIVE.search(line):
             raise PageError(f"{place}: write <!-- test: NAME ARGUMENT --> on a line of its own")
-        if pending:
-            raise PageError(f"{place}: a directive stands on the line before its block")
-        return {}
+        if pending and line.strip():
+            raise PageError(f"{place}: a directive stands directly before its block")
+        return pending
     name, argument = directive[1], directive[2]
     if name not in DIRECTIVES:
         raise PageError(f"{place}: no directive {name!r}; there are {', '.join(DIRECTIVES)}")

@@ -6,11 +6,14 @@ Nothing here uses the network: links to other hosts are not followed.
 from __future__ import annotations
 
 import html.parser
+import os
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -23,6 +26,21 @@ NOT_YET = {
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "README.md",
+}
+# Pages, pictures and headings below docs/ that are not written yet, but linked.
+NOT_WRITTEN = {
+    "guides/operations.md#a-partition-stopped",
+    "images/kill-9.svg",
+    "reference/compatibility.md#errors",
+    "reference/compatibility.md#limits",
+    "guides/containers.md",
+    "guides/install.md",
+    "guides/kubernetes.md",
+    "guides/systemd.md",
+    "tutorials/first-event.md",
+    "tutorials/from-azure-event-hubs-spark.md",
+    "tutorials/from-the-emulator.md",
+    "tutorials/parquet-lake.md",
 }
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 
@@ -40,6 +58,7 @@ def test_links_and_pictures_exist(pages: list[Path], root: Path) -> None:
         for page in pages
         for line, target in find_links(page.read_text())
         if (problem := find_problem(page, target, root)) is not None
+        and _below_docs(page, target, root) not in NOT_WRITTEN
     ]
     assert broken == []
 
@@ -53,6 +72,15 @@ def test_lines_are_short(pages: list[Path], root: Path) -> None:
         if is_too_long(line)
     ]
     assert long == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site(root: Path) -> None:
+    site = tomllib.loads((root / "zensical.toml").read_text())["project"]
+    listed = list(_nav_pages(site["nav"]))
+    docs = root / site["docs_dir"]
+    written = {str(file.relative_to(docs)) for file in docs.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) - NOT_WRITTEN <= written <= set(listed)
 
 
 def test_pages_with_long_lines_exist(root: Path) -> None:
@@ -102,6 +130,15 @@ def test_the_length_check_excepts_what_cannot_be_broken() -> None:
     assert not is_too_long("  [a]: https://example.com/" + "x" * 120)
 
 
+def _nav_pages(entry: Any) -> Iterator[str]:
+    """The paths in a navigation: lists of tables of one title and its page or list."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for part in entry.values() if isinstance(entry, dict) else entry:
+            yield from _nav_pages(part)
+
+
 def is_too_long(line: str) -> bool:
     """A row of a table has to be one line, and a single long word (an address) has no break."""
     is_row = line.lstrip().startswith("|")
@@ -125,6 +162,12 @@ def _targets(token: Token) -> list[str]:
         return _read_html(token.content).targets
     target = token.attrGet("href") or token.attrGet("src")
     return [str(target)] if target else []
+
+
+def _below_docs(page: Path, target: str, root: Path) -> str:
+    path, _, fragment = target.partition("#")
+    file = (page.parent / path).resolve() if path else page.resolve()
+    return os.path.relpath(file, root / "docs") + (f"#{fragment}" if fragment else "")
 
 
 def find_problem(page: Path, target: str, root: Path) -> str | None:
