@@ -1,7 +1,7 @@
-"""The same as processor.py with Penstock's own client: shares partitions, goes on where it stopped.
+"""Processes events like processor.py, with Penstock's own client.
 
-Start it twice: each takes half of the partitions. Stop one (Ctrl-C): the other takes them over at
-its next look; kill one: when its leases end.
+Start it twice: each process gets half of the partitions. If you stop one with Ctrl-C, the other
+takes over its partitions at the next balancing; if you kill it, when its leases expire.
 
     python examples/client_processor.py --store checkpoints.sqlite
 """
@@ -31,7 +31,7 @@ async def run(given: argparse.Namespace, connection_string: str) -> None:
         nonlocal seen
         for event in events:
             print(f"{partition.partition_id}: {event.body_as_str()}", flush=True)
-        await partition.update_checkpoint()  # of the last one
+        await partition.update_checkpoint()
         seen += len(events)
         if given.count is not None and seen >= given.count:
             await processor.stop()
@@ -60,10 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", default="checkpoints.sqlite")
     parser.add_argument("--group", default="$Default")
-    parser.add_argument("--count", type=int, help="stop after so many events; else at Ctrl-C")
+    parser.add_argument("--count", type=int, help="stop after this many events; default: at Ctrl-C")
     connection_string = os.environ.get("PENSTOCK_CONNECTION_STRING")
     if not connection_string:
-        sys.exit("Set PENSTOCK_CONNECTION_STRING to a string that 'penstock serve' prints.")
+        sys.exit(
+            "Set PENSTOCK_CONNECTION_STRING: 'penstock policy connection-string --plain' prints it."
+        )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(parser.parse_args(), connection_string))
 

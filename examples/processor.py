@@ -1,7 +1,7 @@
-"""Shares a hub's partitions with every other copy of itself, and goes on where it stopped.
+"""Processes a hub's events from checkpoints; several copies of it share the partitions.
 
-Start it twice: each takes half of the partitions. Stop one: the other takes them over. Who owns
-what and how far it came is kept in a SQLite file, by the SDK's own CheckpointStore interface.
+Start it twice: each process gets half of the partitions. If you stop one, the other takes over.
+Ownership and checkpoints are in an SQLite file, through the SDK's CheckpointStore interface.
 
     python examples/processor.py --store checkpoints.sqlite
 """
@@ -51,7 +51,7 @@ class SqliteStore(CheckpointStore):
         won = wanted | {"etag": str(uuid.uuid4()), "last_modified_time": time.time()}
         values = [won[column] for column in OWNERSHIP]
         place = [won[column] for column in PLACE]
-        if wanted.get("etag") is None:  # nobody had it yet: only the first comer may write
+        if wanted.get("etag") is None:  # it has no owner yet: only the first claim succeeds
             changed = self._run("INSERT OR IGNORE INTO ownership VALUES (?,?,?,?,?,?,?)", *values)
         else:
             where = " AND ".join(f'"{column}" = ?' for column in (*PLACE, "etag"))
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", default="checkpoints.sqlite")
     parser.add_argument("--group", default="$Default")
-    parser.add_argument("--count", type=int, help="stop after so many events; else at Ctrl-C")
+    parser.add_argument("--count", type=int, help="stop after this many events; default: at Ctrl-C")
     given = parser.parse_args()
     client = EventHubConsumerClient.from_connection_string(
         consumer_group=given.group,

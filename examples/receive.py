@@ -14,7 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="position", choices=POSITIONS, default="earliest")
     parser.add_argument("--group", default="$Default")
-    parser.add_argument("--count", type=int, help="stop after so many events; else at Ctrl-C")
+    parser.add_argument("--count", type=int, help="stop after this many events; default: at Ctrl-C")
     given = parser.parse_args()
     client = EventHubConsumerClient.from_connection_string(
         consumer_group=given.group, **connection()

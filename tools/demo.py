@@ -1,171 +1,126 @@
-"""`make demo`: a service, a fleet of devices, a Spark pipeline and its result, in one terminal.
+"""`make demo`: the whole product in one terminal, in two minutes.
 
     make demo                          about two minutes, three at most
     make demo ARGS="--seconds 20"      a shorter look
     make demo ARGS="--keep"            the data directory stays
 
-Everything runs on this machine, on free ports, in a temporary directory that goes at the end. The
-parts are those that users have: `penstock serve`, the official SDK (examples/pipelines/fleet.py)
-and `penstock pipeline run examples/pipelines/windows.py`. This program starts them, reads what they
-say and checks the outcome: every reading that was acknowledged is counted in one window.
+A broker with its portal, a fleet of devices that publishes through the official SDK
+(examples/pipelines/fleet.py), a Spark pipeline (examples/pipelines/windows.py) and Capture run on
+this machine, on free ports, in a temporary directory. While they work, the broker is killed with
+`kill -9` and started again on the same directory. At the end every event that was acknowledged is
+looked for in the hub, and Spark's windows must contain each stored event exactly once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import queue
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools.demo_parts import DemoFailed, Part, ReadBack, stop_all
 from tools.demo_screen import Screen, View, summary
+
+from penstock.capture.status import CaptureState, CaptureStatus
+from penstock.management.client import ManagementClient
+from penstock.model.errors import PenstockError
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples" / "pipelines"
 PENSTOCK = Path(sys.executable).parent / "penstock"
 DEADLINE_S = 165.0  # of everything, so that three minutes are kept
-DRAIN_S = 30.0  # kept of it for what is still to be read when the fleet is done
+DRAIN_S = 35.0  # of it, kept for what is to be read after the fleet's end
 START_S = 30.0
-STOP_S = 20.0
 TICK_S = 0.25
-HUB, WINDOW = "telemetry", "10 seconds"
-
-# The child's program comes after this: it ends when we end, however that happens.
-LAUNCH = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
-
-class DemoFailed(Exception):
-    """One of the parts did not do what it should; the text says which, and what it said."""
-
-
-class Part:
-    """One process, whose stdout is lines of JSON."""
-
-    def __init__(
-        self, name: str, command: list[str], environ: dict[str, str], folder: Path
-    ) -> None:
-        self.name = name
-        self._log = folder / f"{name}.log"
-        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", LAUNCH, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environ,
-                start_new_session=True,  # Ctrl-C is ours: the parts end in their order
-            )
-        assert self.process.stdout is not None
-        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
-
-    def _read(self, stdout: IO[bytes]) -> None:
-        for line in stdout:
-            with suppress(ValueError):
-                self.lines.put(json.loads(line))
-        self.lines.put(None)
-
-    def taken(self) -> Iterator[dict[str, Any]]:
-        """What it said since it was asked last."""
-        while True:
-            try:
-                found = self.lines.get_nowait()
-            except queue.Empty:
-                return
-            if found is not None:
-                yield found
-
-    def first(self, deadline_s: float) -> dict[str, Any]:
-        try:
-            found = self.lines.get(timeout=deadline_s)
-        except queue.Empty:
-            found = None
-        if found is None:
-            raise DemoFailed(f"{self.name} did not start:\n{self.said()}")
-        return found
-
-    def check(self) -> None:
-        """It runs, or ended well."""
-        if self.process.poll() not in (None, 0):
-            raise DemoFailed(f"{self.name} ended with {self.process.returncode}:\n{self.said()}")
-
-    def said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:].strip() or "(it said nothing)"
-
-    def stop(self, deadline_s: float = STOP_S) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+CAPTURE_START_S, CAPTURE_END_S = 8.0, 20.0  # waited for at the end: its start, its last files
+STATUS_S = 1.0  # between two looks at Capture
+CAPTURE_WINDOW_S = 60  # the shortest that Event Hubs has
+HUB, WINDOW, LATE = "telemetry", "10 seconds", "40 seconds"
+DESTINATION, CONTAINER = "files", "lake"
+DOORS = ("amqp", "amqps", "https", "admin", "portal")
 
 
 class Demo:
-    """The parts, and what is known of them at this moment."""
+    """The parts, and the state of each at this moment."""
 
-    def __init__(self, given: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
-        self._given = given
-        self._stack = stack
+    def __init__(
+        self, given: argparse.Namespace, folder: Path, stack: ExitStack, screen: Screen
+    ) -> None:
+        self._given, self._folder, self._screen = given, folder, screen
         self._began_s = time.monotonic()
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-        self._folder = folder
-        self._data = folder / "data"
-        self._clean = clean
+        self._clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        self._acknowledged = folder / "acknowledged"
+        self._next_status_s = 0.0
+        self._is_captured = False  # Capture was switched on
+        self.parts: list[Part] = []
+        stack.callback(lambda: stop_all(self.parts))
         self.view = View(folder=str(folder), devices=given.devices, rate=given.rate)
-        self.service = self._start(
-            "service",
-            [
-                *(str(PENSTOCK), "serve", "--json", "--data", str(self._data)),
-                *("--hub", f"{HUB}:4", "--amqp-port", "0", "--amqps-port", "0"),
-                *("--https-port", "0", "--admin-port", "0", "--no-portal"),
-            ],
-            clean,
-        )
-        facts = self.service.first(START_S)
+        self.view.note("starting the broker and its portal")
+        config = folder / "penstock.toml"
+        url = (folder / "captured").as_uri()
+        config.write_text(f'[capture.destinations.{DESTINATION}]\nurl = "{url}"\n')
+        self.service, facts = self._start_service(dict.fromkeys(DOORS, 0))
+        self._ports = {door: int(str(facts[door]).rpartition(":")[2].strip("/")) for door in DOORS}
         self.view.endpoint = str(facts["amqp"])
+        self.view.note(f"broker ready after {self.seconds:.1f} s: sb://{facts['amqp']}")
+        self.client = ManagementClient(facts["admin"], str(facts["admin_token"]))
+        stack.callback(self.client.close)
+        self._string = str(facts["emulator_connection_string"])
+        self._namespace = str(facts["namespace"])
         self._environ = {
-            **clean,
-            "PENSTOCK_CONNECTION_STRING": str(facts["emulator_connection_string"]),
+            **self._clean,
+            "PENSTOCK_CONNECTION_STRING": self._string,
             "PENSTOCK_ADMIN_URL": str(facts["admin"]),
             "PENSTOCK_ADMIN_TOKEN": str(facts["admin_token"]),
-            "PENSTOCK_DATA": str(self._data),
+            "PENSTOCK_DATA": str(folder / "data"),
             "PENSTOCK_HTTPS_URL": str(facts["https"]),
         }
-        self.pipeline = self._start("pipeline", self._pipeline_command(), self._environ)
-        self.fleet = self._start("fleet", self._fleet_command(), self._environ)
+        self._show_portal()
+        heard = self.view.heard_fleet
+        self.fleet = self._start("fleet", self._fleet_command(), self._environ, heard)
+        self._start("pipeline", self._pipeline_command(), self._environ, self.view.heard_pipeline)
+        self.view.note("the fleet and Spark start")
 
-    def _start(self, name: str, command: list[str], environ: dict[str, str]) -> Part:
-        part = Part(name, command, environ, self._folder)
-        self._stack.callback(part.stop)
+    def _start(
+        self,
+        name: str,
+        command: list[str],
+        environ: dict[str, str],
+        heard: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> Part:
+        part = Part(name, command, environ, self._folder, heard)
+        self.parts.append(part)
         return part
+
+    def _start_service(self, ports: dict[str, int]) -> tuple[Part, dict[str, Any]]:
+        command = [
+            *(str(PENSTOCK), "serve", "--json", "--data", str(self._folder / "data")),
+            *("--hub", f"{HUB}:4", "--config", str(self._folder / "penstock.toml")),
+            *(f"--{door}-port={port}" for door, port in ports.items()),
+        ]
+        part = self._start("service", command, self._clean)
+        self.view.is_down = True
+        facts = part.first(START_S, self._tick)
+        self.view.is_down = False
+        return part, facts
 
     def _pipeline_command(self) -> list[str]:
         conf = "spark.sql.shuffle.partitions=2"  # two cores, and a state of some hundred rows
         return [
             *(str(PENSTOCK), "pipeline", "run", str(EXAMPLES / "windows.py"), "-o", "jsonl"),
             *("--from", "earliest", "--set", f"hub={HUB}", "--set", f"window={WINDOW}"),
-            *("--checkpoint", str(self._folder / "checkpoint"), "--stop-timeout", "15s"),
+            *("--set", f"late={LATE}", "--stop-timeout", "15s"),
+            *("--checkpoint", str(self._folder / "checkpoint")),
             *("--conf", conf, "--conf", "spark.driver.memory=1g"),
             # C1 alone: a JVM that lives for two minutes would spend them compiling.
             *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"),
@@ -176,48 +131,131 @@ class Demo:
         return [
             *(sys.executable, str(EXAMPLES / "fleet.py"), "--hub", HUB),
             *("--devices", str(given.devices), "--rate", str(given.rate)),
-            *("--seconds", str(DEADLINE_S)),
+            *("--seconds", str(DEADLINE_S), "--acknowledged", str(self._acknowledged)),
         ]
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began_s
 
-    @property
-    def _is_enough(self) -> bool:
-        """The fleet goes on for so long beside the first result, however slowly Spark started."""
-        first_s = self.view.first_row_s
-        is_seen = first_s is not None and self.seconds - first_s >= self._given.seconds
-        return is_seen or self.seconds >= DEADLINE_S - DRAIN_S
+    # --- the acts, in their order -----------------------------------------------------------------
 
-    def run(self, screen: Screen) -> None:
-        """Until every reading is in its window, or the time is over."""
-        screen.show(self.view)
-        is_told = False
-        while not (self.view.is_fleet_done and self.view.counted >= self.view.readings):
-            self._look()
-            screen.show(self.view)
-            if self.seconds >= DEADLINE_S:
-                break
-            if self._is_enough and not is_told:
-                is_told = True  # once: it says what it sent, and ends
-                self.fleet.process.send_signal(signal.SIGTERM)
-            threading.Event().wait(TICK_S)
-        self.view.is_ending = True
-        screen.show(self.view)
-        self.pipeline.stop()
+    def run(self) -> None:
+        """Until every event is where it must be, or the time is over."""
+        view, given = self.view, self._given
+        self._until(lambda: bool(view.ui_url))
+        if not given.no_capture:
+            self._switch_capture(is_on=True)
+        self._until(lambda: view.first_row_s is not None)
+        first_s = self.seconds
+        if view.first_row_s is not None:
+            view.note("Spark shows its first windows")
+        # Killed when Capture has written files too, so that they are seen to go on.
+        self._until(
+            lambda: (
+                self.seconds >= first_s + given.seconds
+                or (view.files > 0 and self.seconds >= first_s + given.seconds / 3)
+            )
+        )
+        self._kill_and_restart()
+        restarted_s = self.seconds
+        self._until(lambda: self.seconds >= restarted_s + max(3.0, given.seconds * 0.4))
+        self._finish()
+
+    def _until(self, is_done: Callable[[], bool], deadline_s: float = DEADLINE_S - DRAIN_S) -> bool:
+        while not is_done() and self.seconds < deadline_s:
+            self._tick()
+        return is_done()
+
+    def _tick(self) -> None:
         self._look()
+        self._screen.show(self.view)
+        threading.Event().wait(TICK_S)
+
+    def _kill_and_restart(self) -> None:
+        view, pid = self.view, self.service.process.pid
+        view.note(f"kill -9 {pid}: the broker dies with {view.sent:,} events acknowledged")
+        killed_s = self.seconds
+        self.service.process.kill()
+        self.service.process.wait()
+        self.parts.remove(self.service)
+        self.service, _ = self._start_service(self._ports)
+        view.restart_s = self.seconds - killed_s
+        view.note(f"broker ready again {view.restart_s:.1f} s later, same directory and ports")
+        self._show_portal()
+
+    def _finish(self) -> None:
+        """Stop the fleet, then look for every event that was acknowledged."""
+        view = self.view
+        view.note("the fleet stops")
+        self.fleet.process.send_signal(signal.SIGTERM)
+        self._until(lambda: view.is_fleet_done, DEADLINE_S)
+        if self._is_captured:
+            self._switch_capture(is_on=False)
+        view.note("reading every event back")
+        check = ReadBack(self._string, HUB, self._acknowledged)
+        self._until(lambda: check.is_done or check.follow(view), DEADLINE_S)
+        check.finish(view)
+        view.note(f"{view.acknowledged:,} acknowledged, {view.lost:,} lost")
+        self._until(lambda: view.counted >= view.stored, DEADLINE_S)
+        if view.is_exact:
+            view.note("every stored event is in exactly one of Spark's windows")
+        if self._is_captured:
+            # Its job starts again with the broker; on a busy machine it is not ready yet.
+            is_ready = view.capture_state != CaptureState.STARTING
+            until_s = self.seconds + (CAPTURE_END_S if is_ready else CAPTURE_START_S)
+            self._until(lambda: view.capture_state == CaptureState.OFF, min(DEADLINE_S, until_s))
+            view.note(f"Capture: {view.captured:,} events in {view.files:,} files")
+        view.is_ending = True
+        view.note("everything stops")
+        for part in self.parts:
+            part.terminate()
+        self._until(lambda: all(part.process.poll() is not None for part in self.parts), DEADLINE_S)
+
+    # --- what is shown ----------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self.view.seconds = self.seconds
-        for said in self.fleet.taken():
-            self.view.heard_fleet(said)
-        for said in self.pipeline.taken():
-            self.view.heard_pipeline(said)
-        for part in (self.service, self.fleet, self.pipeline):
-            part.check()
+        view = self.view
+        view.seconds = self.seconds
+        for part in self.parts:
+            if part.name != "service":  # which says one line, when it is ready
+                part.listen()
+            if not view.is_ending:
+                part.check()
+        if view.is_down or view.is_ending:
+            return
         if self.service.process.poll() is not None:
             raise DemoFailed(f"service ended:\n{self.service.said()}")
+        if self._is_captured and self.seconds >= self._next_status_s:
+            self._next_status_s = self.seconds + STATUS_S
+            self._look_at_capture()
+
+    def _look_at_capture(self) -> None:
+        with suppress(PenstockError, OSError):  # the service has just started
+            status: CaptureStatus = self.client.capture_status()[0]
+            self.view.heard_capture(status)
+        self.view.look_for_files(self._folder / "captured")
+
+    def _switch_capture(self, *, is_on: bool) -> None:
+        description = {
+            "enabled": is_on,
+            "encoding": "Parquet",
+            "intervalInSeconds": CAPTURE_WINDOW_S,
+            "sizeLimitInBytes": 10 * 1024 * 1024,
+            "skipEmptyArchives": True,
+            "destination": {
+                "properties": {"storageAccountResourceId": DESTINATION, "blobContainer": CONTAINER}
+            },
+        }
+        self.client.put_hub(self._namespace, HUB, capture=description)
+        self._is_captured = True
+        window = f"Parquet files, a window of {CAPTURE_WINDOW_S} s"
+        self.view.note(f"Capture on: {window}" if is_on else "Capture off: the last files follow")
+
+    def _show_portal(self) -> None:
+        with suppress(PenstockError):
+            self.view.portal = self.client.sign_in_link()
+            self._screen.say_portal(self.view)
 
 
 @contextmanager
@@ -232,9 +270,10 @@ def folder(given: argparse.Namespace) -> Iterator[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of results beside the fleet")
+    parser.add_argument("--seconds", type=float, default=60, help="after Spark's first result")
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--rate", type=float, default=500, help="readings a second")
+    parser.add_argument("--no-capture", action="store_true", help="without Capture's own Spark")
     parser.add_argument("--keep", action="store_true", help="keep the data directory and logs")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -243,8 +282,8 @@ def main() -> int:
         where = stack.enter_context(folder(given))
         stack.enter_context(screen)
         try:
-            demo = Demo(given, where, stack)
-            demo.run(screen)
+            demo = Demo(given, where, stack, screen)
+            demo.run()
         except KeyboardInterrupt:
             screen.close()
             print("Interrupted: everything that was started is being stopped.", file=sys.stderr)

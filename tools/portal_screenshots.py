@@ -3,6 +3,8 @@ and the system's Chromium.
 
     .venv/bin/python tools/portal_screenshots.py              docs/images/portal/*.png
     .venv/bin/python tools/portal_screenshots.py --all DIR    each page, both themes, both widths
+    .venv/bin/python tools/portal_screenshots.py --hour       docs/images/portal-overview.png, of
+                                                              an hour of traffic, for README
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,13 +34,15 @@ from penstock.management.client import ManagementClient
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools import portal_traffic
 from tools.pictures import smaller
 
 ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = Path(sys.executable).with_name("penstock")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 CAPTURE_S = 300
-WIDTHS = {"wide": (1280, 800), "narrow": (390, 844)}
+WIDTHS = {"wide": (1280, 800), "narrow": (390, 844), "readme": (1440, 900)}
+HOUR = ROOT / "docs" / "images" / "portal-overview.png"
 PAGES = {
     "overview": "/",
     "hubs": "/hubs",
@@ -102,9 +107,9 @@ CAPTURE = {
 
 
 @contextmanager
-def service(folder: Path) -> Iterator[dict[str, Any]]:
+def service(folder: Path, configuration: str) -> Iterator[dict[str, Any]]:
     config = folder / "penstock.toml"
-    config.write_text(CONFIG.format(folder=folder))
+    config.write_text(configuration)
     ports = [f"--{door}-port=0" for door in ("amqp", "amqps", "https", "admin", "portal")]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     process = subprocess.Popen(
@@ -224,14 +229,20 @@ def picture(page: Page, facts: dict[str, Any], address: str, file: Path) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", type=Path, help="each page, both themes and widths, into DIR")
-    parser.add_argument("--seconds", type=int, default=150, help="of traffic before the pictures")
+    parser.add_argument("--hour", action="store_true", help="the first page, after an hour")
+    parser.add_argument("--seconds", type=int, help="of traffic before the pictures [150, 3600]")
+    parser.add_argument("--file", type=Path, default=HOUR, help="of the picture of the hour")
     given = parser.parse_args()
+    if given.hour:
+        hour(given.file, given.seconds or 3600)
+        return
+    given.seconds = given.seconds or 150
     target: Path = given.all or ROOT / "docs" / "images" / "portal"
     target.mkdir(parents=True, exist_ok=True)
     stopping = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-portal-") as name,
-        service(Path(name)) as facts,
+        service(Path(name), CONFIG.format(folder=name)) as facts,
     ):
         threads = [
             threading.Thread(target=fill, args=(facts, stopping, given.seconds + 400)),
@@ -242,12 +253,8 @@ def main() -> None:
         try:
             time.sleep(given.seconds)
             wait_for_files(facts)
-            with sync_playwright() as play:
-                browser = play.chromium.launch(
-                    executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-                )
+            with chromium() as browser:
                 take(browser, facts, target, everything=given.all is not None)
-                browser.close()
         finally:
             stopping.set()
             for thread in threads:
@@ -257,11 +264,47 @@ def main() -> None:
             file.write_bytes(smaller(file.read_bytes()))
 
 
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as play:
+        browser = play.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def hour(file: Path, seconds: int) -> None:
+    """The first page while the traffic of `seconds` still goes on."""
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-portal-") as name,
+        service(Path(name), portal_traffic.configuration()) as facts,
+    ):
+        after = seconds + 120  # so that the traffic goes on until the picture is taken
+        traffic = multiprocessing.get_context("spawn").Process(
+            target=portal_traffic.traffic, args=(facts, after), daemon=True
+        )
+        traffic.start()
+        try:
+            traffic.join(seconds)
+            if not traffic.is_alive():
+                sys.exit("The traffic has ended early.")
+            with chromium() as browser:
+                page = signed_in(browser, facts, "light", "readme")
+                picture(page, facts, "/", file)
+        finally:
+            traffic.terminate()
+            traffic.join(30)
+    file.write_bytes(smaller(file.read_bytes()))
+
+
 def take(browser: Browser, facts: dict[str, Any], target: Path, *, everything: bool) -> None:
     plain = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     plain.goto(facts["portal"] + "/signin")
     plain.screenshot(path=target / "signin.png")
-    for width in WIDTHS:
+    for width in ("wide", "narrow"):
         for theme in ("light", "dark"):
             page = signed_in(browser, facts, theme, width)
             for name, address in PAGES.items():

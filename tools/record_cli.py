@@ -1,5 +1,5 @@
 """Record the command line on a terminal: docs/images/recordings/*.txt, what a person sees, as
-plain text.
+plain text; and docs/images/kill-9.svg, which moves.
 
     .venv/bin/python tools/record_cli.py [NAME...]
 
@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDINGS = ROOT / "docs" / "images" / "recordings"
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -39,7 +41,8 @@ _SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b.", r
 class Screen:
     """As much of a terminal as our output needs: lines, cursor up, erase."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, columns: int = COLUMNS, rows: int = ROWS) -> None:
+        self._columns, self._rows = columns, rows
         self._lines = [""]
         self._row = self._column = 0
 
@@ -48,7 +51,7 @@ class Screen:
         shown = [line.rstrip() for line in self._lines]
         while shown and not shown[-1]:
             shown.pop()
-        return "\n".join(shown[-ROWS:])
+        return "\n".join(shown[-self._rows :])
 
     def feed(self, text: str) -> None:
         position = 0
@@ -84,7 +87,7 @@ class Screen:
             self._down(1)
             self._column = 0
         elif character >= " ":
-            if self._column >= COLUMNS:
+            if self._column >= self._columns:
                 self._down(1)
                 self._column = 0
             line = self._lines[self._row].ljust(self._column)
@@ -155,10 +158,10 @@ class Recording:
                 meanwhile(now)
             ready, _, _ = select.select([master], [], [], 0.05)
             if ready:
-                data = _read(master)
+                data = read_terminal(master)
                 if not data:
                     break
-                whole, pending = _characters(pending + data)
+                whole, pending = characters(pending + data)
                 screen.feed(whole)
             if screen.text != last and now - framed >= FRAME_S and not is_stopped:
                 self._frame(now, screen.text)
@@ -175,7 +178,8 @@ class Recording:
         (RECORDINGS / f"{name}.txt").write_text("\n".join(self.parts) + "\n")
 
 
-def _read(master: int) -> bytes:
+def read_terminal(master: int) -> bytes:
+    """What a pseudo-terminal shows; nothing after its end."""
     try:
         return os.read(master, 65536)
     except OSError as error:
@@ -184,7 +188,7 @@ def _read(master: int) -> bytes:
         raise
 
 
-def _characters(data: bytes) -> tuple[str, bytes]:
+def characters(data: bytes) -> tuple[str, bytes]:
     """Whole characters, and what of the next one is there."""
     for left in range(4):
         end = len(data) - left
@@ -271,7 +275,13 @@ SCENES = {"send": record_send, "tail": record_tail, "group-lag-watch": record_la
 
 
 def main() -> None:
-    for name in sys.argv[1:] or SCENES:
+    for name in sys.argv[1:] or (*SCENES, "kill-9"):
+        if name == "kill-9":
+            from tools.record_shell import KILL_9, record_kill_9  # which imports this module
+
+            record_kill_9()
+            print(KILL_9.relative_to(ROOT))
+            continue
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             with service(folder, "orders:4") as environ:

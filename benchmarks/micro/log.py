@@ -124,7 +124,8 @@ def append_rate(
     in_flight: int,
     seconds: float,
     note: str = "",
-) -> None:
+) -> float:
+    """Batches per second."""
     turns: SimpleQueue[Callable[[], None]] = SimpleQueue()
     store = EmbeddedLogStore(directory, wake=turns.put, files=files, flush=flush)
     wall, spent = Load(store, turns).run(
@@ -138,10 +139,11 @@ def append_rate(
         f"{wall * size / MB:6.0f} MB/s {wall * 100 / 1e3:7.0f} k events/s  "
         f"{spent * 100 / 1e3:7.0f} k events/cpu-s {note}"
     )
+    return wall
 
 
-def append_cost(directory: Path, rounds: int) -> None:
-    """append() alone, on the owner's thread, while the committer is busy beside it."""
+def append_cost(directory: Path, rounds: int) -> float:
+    """append() alone, on the owner's thread, while the committer is busy beside it; µs."""
     turns: SimpleQueue[Callable[[], None]] = SimpleQueue()
     store = EmbeddedLogStore(directory, wake=turns.put, flush="os")
     log = store.partition("bench", 0)
@@ -164,9 +166,11 @@ def append_cost(directory: Path, rounds: int) -> None:
     median, late = statistics.median(costs) * 1e6, sorted(costs)[int(len(costs) * 0.9)] * 1e6
     size = len(BATCH.sections)
     print(f"  append() of {size} bytes: {median:.1f} µs of the owner's CPU (p90 {late:.1f})")
+    return median
 
 
-def read_and_open(directory: Path, size: int) -> None:
+def read_and_open(directory: Path, size: int) -> tuple[float, float, float]:
+    """MB read per CPU second; milliseconds of opening after a clean stop, and after a crash."""
     turns: SimpleQueue[Callable[[], None]] = SimpleQueue()
     store = EmbeddedLogStore(directory, wake=turns.put, flush="os")
     log = store.partition("bench", 0)
@@ -183,19 +187,21 @@ def read_and_open(directory: Path, size: int) -> None:
             turns.get()()
     while under_way:
         turns.get()()
-    read_rate(log, 1 * MB)
+    read_mb = read_rate(log, 1 * MB)
     read_rate(log, 64 * 1024)
     cached_rate(log)
     store.close()
-    open_time(directory, f"clean, {size // MB} MB")
+    clean_ms = open_time(directory, f"clean, {size // MB} MB")
     for mark in [*directory.rglob("*.index"), *directory.rglob("*.producers")]:
         if mark.stem == max(path.stem for path in directory.rglob("*.log")):
             mark.unlink()
     walked = max(directory.rglob("*.log")).stat().st_size
-    open_time(directory, f"after a crash, {size // MB} MB, {walked // MB} MB walked")
+    note = f"after a crash, {size // MB} MB, {walked // MB} MB walked"
+    return read_mb, clean_ms, open_time(directory, note)
 
 
-def read_rate(log: object, bytes_max: int) -> None:
+def read_rate(log: object, bytes_max: int) -> float:
+    """MB per CPU second."""
     assert isinstance(log, EmbeddedPartition)
     start, spent = time.perf_counter(), time.process_time()
     sequence = total = 0
@@ -207,6 +213,7 @@ def read_rate(log: object, bytes_max: int) -> None:
         f"  read() of up to {bytes_max // 1024:>4} KB: {total / wall / MB:6.0f} MB/s, "
         f"{total / cpu / MB:6.0f} MB/cpu-s, checksums compared"
     )
+    return total / cpu / MB
 
 
 def cached_rate(log: object) -> None:
@@ -219,12 +226,15 @@ def cached_rate(log: object) -> None:
     print(f"  cached() at the end: {(time.process_time() - spent) / count * 1e6:.2f} µs")
 
 
-def open_time(directory: Path, note: str) -> None:
+def open_time(directory: Path, note: str) -> float:
+    """Milliseconds."""
     start = time.perf_counter()
     store = EmbeddedLogStore(directory, wake=lambda _: None)
     store.partition("bench", 0)
-    print(f"  open, {note}: {(time.perf_counter() - start) * 1e3:.1f} ms")
+    took_ms = (time.perf_counter() - start) * 1e3
+    print(f"  open, {note}: {took_ms:.1f} ms")
     store.close()
+    return took_ms
 
 
 def main() -> None:

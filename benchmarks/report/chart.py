@@ -1,4 +1,5 @@
-"""The chart of the docs, as SVG written by hand: bars per workload, one colour per subject."""
+"""The chart of the docs, as SVG: bars per workload, Penstock's in a color of its own. The colors
+follow the reader's light or dark scheme; the chart has its own background in both."""
 
 from __future__ import annotations
 
@@ -10,8 +11,15 @@ _LEFT, _RIGHT = 150, 190  # the subject's name, the figure
 _BAR, _GAP = 18, 5
 _HEAD, _GROUP_HEAD, _GROUP_GAP = 64, 24, 16
 _FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
-_INK, _FAINT, _PAPER = "#1f2933", "#616e7c", "#ffffff"
-_OURS, _PEER = "#0b6bcb", "#b8c2cc"
+# By class: light, dark.
+_COLORS = {
+    "paper": ("#ffffff", "#0d1117"),
+    "frame": ("#d0d7de", "#30363d"),
+    "ink": ("#1f2933", "#e6edf3"),
+    "faint": ("#57606a", "#9198a1"),
+    "ours": ("#0b7285", "#39c5cf"),
+    "peer": ("#a8b3be", "#59636e"),
+}
 
 
 def draw(workloads: list[tuple[str, list[dict[str, Any]]]], subtitle: str) -> str:
@@ -27,14 +35,25 @@ def draw(workloads: list[tuple[str, list[dict[str, Any]]]], subtitle: str) -> st
             y += _BAR + _GAP
         y += _GROUP_GAP
     head = [
-        f"<rect width='{_WIDTH}' height='{y}' rx='8' fill='{_PAPER}'/>",
+        _style(),
+        f"<rect class='paper' x='0.5' y='0.5' width='{_WIDTH - 1}' height='{y - 1}' rx='8'/>",
         _text(16, 28, "Events per second, one broker core", size=18, weight=700),
-        _text(16, 48, subtitle, size=12, colour=_FAINT),
+        _text(16, 48, subtitle, size=12, color="faint"),
     ]
     size = f"width='{_WIDTH}' height='{y}' viewBox='0 0 {_WIDTH} {y}'"
     label = "role='img' aria-label='Events per second of Penstock and its peers'"
     body = "\n".join(head + parts)
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size} {label} {_FONT}>\n{body}\n</svg>\n"
+
+
+def _style() -> str:
+    schemes = []
+    for scheme in (0, 1):
+        rules = [f".{name}{{fill:{colors[scheme]}}}" for name, colors in _COLORS.items()]
+        rules.append(f".paper{{stroke:{_COLORS['frame'][scheme]}}}")
+        schemes.append("".join(rules))
+    light, dark = schemes
+    return f"<style>{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
 
 
 def _bar(y: int, row: dict[str, Any], most: float, ours: dict[str, Any]) -> list[str]:
@@ -48,7 +67,7 @@ def _bar(y: int, row: dict[str, Any], most: float, ours: dict[str, Any]) -> list
     return [
         _text(_LEFT - 8, middle, row["subject"], size=12, anchor="end"),
         f"<rect x='{_LEFT}' y='{y}' width='{width:.1f}' height='{_BAR}' rx='3' "
-        f"fill='{_OURS if is_ours else _PEER}'/>",
+        f"class='{'ours' if is_ours else 'peer'}'/>",
         _text(_LEFT + width + 6, middle, figure, size=12, weight=600 if is_ours else 400),
     ]
 
@@ -61,11 +80,11 @@ def _text(
     size: int,
     weight: int = 400,
     anchor: str = "start",
-    colour: str = _INK,
+    color: str = "ink",
 ) -> str:
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' "
-        f"text-anchor='{anchor}' fill='{colour}'>{escape(text)}</text>"
+        f"text-anchor='{anchor}' class='{color}'>{escape(text)}</text>"
     )
 
 

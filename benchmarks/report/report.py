@@ -1,25 +1,16 @@
-"""Results as a table for the terminal, a page for the docs, a chart.
-
-`python -m benchmarks.report.report results.json` prints the table. With `--docs` it also
-writes the figures between the marks in docs/benchmarks.md and draws docs/images/benchmarks.svg.
-"""
+"""Results of `make bench` as tables for the terminal and for docs/benchmarks.md, and as a chart."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.report.chart import draw, format_rate, format_ratio
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[2]
 OURS = "Penstock"
-PAGE, CHART = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images" / "benchmarks.svg"
 _COLUMNS = 150
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+_COMPARED = 6  # the first workloads, which peers are measured in
 
 
 class Report:
@@ -59,8 +50,9 @@ class Report:
         return f"{row['mb_per_s'] / ceiling:.0%} of {name}"
 
     def compared(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Workloads that somebody else was measured in too."""
-        return [(name, rows) for name, rows in self.workloads.items() if len(rows) > 1]
+        """Workloads in which a peer was measured too; without any peer the same workloads."""
+        shared = [(name, rows) for name, rows in self.workloads.items() if len(rows) > 1]
+        return shared or list(self.workloads.items())[:_COMPARED]
 
     # --- for the terminal -------------------------------------------------------------------------
 
@@ -132,12 +124,13 @@ class Report:
     def markdown(self) -> str:
         about, facts = self.results["about"], self.results["facts"]
         out = [
-            f"Taken {about.get('when', '')} on {about['cores']} cores ({about['cpu']}), "
-            f"{about['memory_gb']} GB, Linux {about['kernel']}, Python {about['python']}, "
-            f"kernels: {about.get('kernels', '?')}; load average before: "
-            f"{about['load_average']}. Medians of {about.get('rounds', '?')} rounds.",
+            f"Measured {about['when']} on {about['cores']} cores ({about['cpu']}), "
+            f"{about['memory_gb']} GB,",
+            f"Linux {about['kernel']}, Python {about['python']}, kernels: {about['kernels']}; "
+            f"load average before: {about['load_average']}.",
+            f"Medians of {about['rounds']} rounds.",
             "",
-            "![Events per second, Penstock and its peers](benchmarks.svg)",
+            "![Events per second, Penstock and its peers](images/benchmarks.svg)",
             "",
             "| Workload | Subject | Events/s | Range | MB/s | Share | Broker's core | Ours is |",
             "|---|---|--:|--:|--:|--:|--:|--:|",
@@ -170,13 +163,6 @@ class Report:
         subtitle = f"{about['cpu']}, medians; Penstock flushes before every acknowledgement"
         return draw(self.compared(), subtitle)
 
-    def write_docs(self) -> None:
-        page = PAGE.read_text()
-        before, _, rest = page.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{self.markdown()}{END}{after}")
-        CHART.write_text(self.chart())
-
 
 def _latency_cells(row: dict[str, Any]) -> list[str]:
     names = [f"{kind}_{name}_ms" for kind in ("ack", "e2e") for name in ("p50", "p99", "p999")]
@@ -197,18 +183,3 @@ def wide_console() -> Console:
     """The tables need their columns, also in a file."""
     console = Console()
     return console if console.is_terminal else Console(width=_COLUMNS)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="what `make bench` wrote with --json")
-    parser.add_argument("--docs", action="store_true", help="put the figures into the docs")
-    given = parser.parse_args()
-    report = Report(json.loads(given.results.read_text()))
-    report.show(wide_console())
-    if given.docs:
-        report.write_docs()
-
-
-if __name__ == "__main__":
-    main()

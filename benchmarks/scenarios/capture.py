@@ -69,8 +69,9 @@ def json_body(chance: random.Random) -> bytes:
     return json.dumps(record).encode().ljust(KB, b" ")[:KB]
 
 
-def encoder(place: Path) -> None:
-    """Delivered messages in memory -> records -> deflate, by CPU time of this process."""
+def encoder(place: Path) -> dict[str, float]:
+    """Delivered messages in memory -> records -> deflate, by CPU time of this process; MB of bodies
+    per CPU second by codec."""
     import asyncio
 
     from penstock.client import EventData, EventHubProducerClient
@@ -92,6 +93,7 @@ def encoder(place: Path) -> None:
         asyncio.run(publish(facts))
         ranges = RangeSettings(facts["emulator_connection_string"], HUB)
         chunks = list(read_chunks(ranges, "0", 0, EVENTS - 1))
+    found = {}
     for name, is_deflated in (("null", False), ("deflate", True)):
         rows, size = AvroRecordWriter(avro_value), 0
         began = time.process_time()
@@ -101,10 +103,12 @@ def encoder(place: Path) -> None:
                 block = rows.take()
                 size += len(deflate(block)) if is_deflated else len(block)
         spent = time.process_time() - began
+        found[name] = EVENTS * KB / spent / MB
         print(
             f"codec {name}: {EVENTS / spent / 1000:,.0f} k events/s, "
-            f"{EVENTS * KB / spent / MB:,.0f} MB/s of bodies per core, {size / MB:.1f} MB"
+            f"{found[name]:,.0f} MB/s of bodies per core, {size / MB:.1f} MB"
         )
+    return found
 
 
 def capture(client: ManagementClient, namespace: str, *, size: int, interval: int) -> None:
@@ -126,7 +130,9 @@ def status(client: ManagementClient) -> Any:
     return client.capture_status()[0]
 
 
-def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
+def ingress(place: Path, rate: float, seconds: float, size: int) -> dict[str, float]:
+    """MB behind, on average of each half and at most; MB of the job's memory at most; seconds from
+    the load's end to the last file."""
     with served(place) as facts:
         client = ManagementClient(facts["admin"], facts["admin_token"])
         capture(client, facts["namespace"], size=size, interval=60)
@@ -144,6 +150,8 @@ def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
             text=True,
         )
         backlogs: list[tuple[float, int]] = []
+        root = next(each["pid"] for each in client.jobs() if each["name"] == "capture")
+        memory_mb = 0.0
         began = time.monotonic()
         while load.poll() is None:
             found = status(client)
@@ -153,7 +161,8 @@ def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
                 f"{found.backlog_events * KB / MB:8.1f} MB behind, {found.last_error}",
                 flush=True,
             )
-            time.sleep(5)
+            memory_mb = max(memory_mb, sum(map(_pss_mb, _tree(root))))
+            time.sleep(2)
         said, _ = load.communicate()
         print(said.strip())
         half = backlogs[-1][0] / 2
@@ -161,21 +170,29 @@ def ingress(place: Path, rate: float, seconds: float, size: int) -> None:
             "first": [events for at, events in backlogs if at < half] or [0],
             "second": [events for at, events in backlogs if at >= half],
         }
-        for which, behind in halves.items():
-            mean, most = (n * KB / MB for n in (sum(behind) / len(behind), max(behind)))
-            print(f"{which} half: {mean:.0f} MB behind on average, {most:.0f} MB at most")
+        means = {which: statistics.fmean(behind) * KB / MB for which, behind in halves.items()}
+        most = max(events for _, events in backlogs) * KB / MB
+        print(
+            f"behind on average: {means['first']:.0f} MB in the first half, "
+            f"{means['second']:.0f} MB in the second; {most:.0f} MB at most"
+        )
         ended = time.monotonic()
         description = client.hub(facts["namespace"], HUB).capture or {}
         client.put_hub(facts["namespace"], HUB, capture=description | {"enabled": False})
         while status(client).state != "Off" and time.monotonic() - ended < 120:
             time.sleep(0.5)
-        print(f"all of it in files {time.monotonic() - ended:.1f} s after the load ended")
+        drained_s = time.monotonic() - ended
+        print(f"all of it in files {drained_s:.1f} s after the load ended")
         client.close()
+    return {**means, "most": most, "memory_mb": memory_mb, "drained_s": drained_s}
 
 
-def idle(place: Path, interval: int, seconds: float = 120) -> None:
+def idle(
+    place: Path, interval: int, seconds: float = 120, settle_s: float = 120
+) -> tuple[float, float, float]:
     """Processor time and memory of the job's processes, of a captured hub that had events once:
-    every window since is empty, and has its file."""
+    every window since is empty, and has its file. The share of a core, MB in the median and at
+    most."""
     with served(place) as facts:
         client = ManagementClient(facts["admin"], facts["admin_token"])
         capture(client, facts["namespace"], size=10 * MB, interval=interval)
@@ -187,7 +204,7 @@ def idle(place: Path, interval: int, seconds: float = 120) -> None:
         )
         while not status(client).files:
             time.sleep(0.5)
-        time.sleep(120)  # what is let go when nothing happens is gone
+        time.sleep(settle_s)  # what is let go when nothing happens is gone
         root = next(each["pid"] for each in client.jobs() if each["name"] == "capture")
         before = {pid: _cpu_s(pid) for pid in _tree(root)}
         seen, memory = dict(before), []
@@ -204,6 +221,7 @@ def idle(place: Path, interval: int, seconds: float = 120) -> None:
             f"{max(memory):.0f} MB while a window closes"
         )
         client.close()
+    return spent / seconds, statistics.median(memory), max(memory)
 
 
 def _tree(root: int) -> list[int]:

@@ -113,28 +113,39 @@ def share(pid: int, seconds: int) -> float:
     return (cpu_s(pid) - before) / seconds
 
 
+def measure(tabs_count: int, rounds: int, seconds: int) -> dict[str, float]:
+    """The broker's share of a core and the publish rate, without tabs and with them."""
+    with service() as facts:
+        pid = int(facts["pid"])
+        published(facts, 2)  # warm
+        with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+            client.namespaces()  # loads what every managed service has loaded
+        idle = share(pid, seconds * 2)
+        with Tabs(facts, tabs_count) as tabs:
+            time.sleep(3)
+            busy = share(pid, seconds * 2)
+        rates: dict[str, list[float]] = {"without": [], "with": []}
+        for _ in range(rounds):
+            rates["without"].append(published(facts, seconds))
+            with Tabs(facts, tabs_count):
+                rates["with"].append(published(facts, seconds))
+    if tabs.failures or not tabs.answers:
+        raise RuntimeError(f"{tabs.failures} of {tabs.answers} pages failed")
+    return {
+        "idle": idle,
+        "busy": busy,
+        **{name: statistics.median(values) for name, values in rates.items()},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tabs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=5)
     given = parser.parse_args()
-    with service() as facts:
-        pid = int(facts["pid"])
-        published(facts, 2)  # warm
-        with ManagementClient(facts["admin"], facts["admin_token"]) as client:
-            client.namespaces()  # loads what every managed service has loaded
-        idle = share(pid, given.seconds * 2)
-        with Tabs(facts, given.tabs) as tabs:
-            time.sleep(3)
-            busy = share(pid, given.seconds * 2)
-        rates: dict[str, list[float]] = {"without": [], "with": []}
-        for _ in range(given.rounds):
-            rates["without"].append(published(facts, given.seconds))
-            with Tabs(facts, given.tabs):
-                rates["with"].append(published(facts, given.seconds))
-    without, with_ = (statistics.median(rates[key]) for key in ("without", "with"))
-    print(f"{given.tabs} tabs: {tabs.answers} answers, {tabs.failures} failures")
+    found = measure(given.tabs, given.rounds, given.seconds)
+    idle, busy, without, with_ = (found[key] for key in ("idle", "busy", "without", "with"))
     print(f"broker, nobody publishes: {idle:.1%} of a core without tabs, {busy:.1%} with them")
     print(
         f"publish: {without:,.0f} events/s without, {with_:,.0f} with: {1 - with_ / without:+.1%}"

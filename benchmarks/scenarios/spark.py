@@ -211,8 +211,12 @@ def kafka_jars() -> str:
     return place
 
 
-def measure(spark: Any, connection: str, place: Path, scale: float, rounds: int) -> list[str]:
-    lines: list[str] = []
+def measure(
+    spark: Any, connection: str, place: Path, scale: float, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Events per second, by size: the ceiling, batch read, stream, and Spark's Kafka source; of the
+    sink under "sink"."""
+    found: dict[str, dict[str, float]] = {}
     for name, (size, count) in SIZES.items():
         hub = f"{connection};EntityPath={hub_name(name)}"
         rows = asyncio.run(fill(hub, size, int(count * scale)))
@@ -224,29 +228,66 @@ def measure(spark: Any, connection: str, place: Path, scale: float, rounds: int)
             most.append(rate(rows, lambda f=file, n=rows: ceiling_read(spark, f, n)))  # type: ignore[misc]
             ours.append(rate(rows, lambda h=hub: batch_read(spark, h)))  # type: ignore[misc]
             streamed.append(stream_rate(spark, hub, rows, place))
-        read, ceiling, stream = median(ours), median(most), median(streamed)
-        lines += [
-            f"{name}: batch read {read / ceiling:.0%} of the transport's ceiling (wanted: 50 %), "
-            f"stream {stream / read:.0%} of the batch read (wanted: 70 %)",
-            f"{name}: batch read {read / 1000:.0f} k events/s (wanted: {WANTED[name] // 1000} k), "
-            f"ceiling {ceiling / 1000:.0f} k, stream {stream / 1000:.0f} k; {rows} events, "
-            f"rounds {min(ours) / 1000:.0f}-{max(ours) / 1000:.0f} k",
-        ]
+        found[name] = {
+            "events": rows,
+            "ceiling": median(most),
+            "batch": median(ours),
+            "batch_min": min(ours),
+            "batch_max": max(ours),
+            "stream": median(streamed),
+        }
         kafka = kafka_rates(spark, size, rows, rounds)
-        lines.append(
-            f"{name}: Spark's Kafka source is not here (PENSTOCK_SPARK_KAFKA_JARS, "
-            "PENSTOCK_BENCH_KAFKA)"
-            if kafka is None
-            else f"{name}: {read / kafka:.2f} of Spark's Kafka source ({kafka / 1000:.0f} k)"
-        )
+        if kafka is not None:
+            found[name]["kafka"] = kafka
     sink = f"{connection};EntityPath=sink"
     written = int(SINK_EVENTS * scale)
     sink_write(spark, sink, written // 4)
     stored = median(rate(written, lambda: sink_write(spark, sink, written)) for _ in range(rounds))
+    found["sink"] = {"batch": stored}
+    return found
+
+
+def report(found: dict[str, dict[str, float]]) -> list[str]:
+    lines: list[str] = []
+    for name in SIZES:
+        rates = found[name]
+        read, ceiling, stream = rates["batch"], rates["ceiling"], rates["stream"]
+        lines += [
+            f"{name}: batch read {read / ceiling:.0%} of the transport's ceiling (wanted: 50 %), "
+            f"stream {stream / read:.0%} of the batch read (wanted: 70 %)",
+            f"{name}: batch read {read / 1000:.0f} k events/s (wanted: {WANTED[name] // 1000} k), "
+            f"ceiling {ceiling / 1000:.0f} k, stream {stream / 1000:.0f} k; "
+            f"{rates['events']:.0f} events, "
+            f"rounds {rates['batch_min'] / 1000:.0f}-{rates['batch_max'] / 1000:.0f} k",
+            f"{name}: {read / rates['kafka']:.2f} of Spark's Kafka source "
+            f"({rates['kafka'] / 1000:.0f} k)"
+            if "kafka" in rates
+            else f"{name}: Spark's Kafka source is not here (PENSTOCK_SPARK_KAFKA_JARS, "
+            "PENSTOCK_BENCH_KAFKA)",
+        ]
+    stored = found["sink"]["batch"]
     lines.append(
         f"1 KB: sink {stored / 1000:.0f} k events/s, durable, exactly once (wanted: 100 k)"
     )
     return lines
+
+
+def run(place: Path, scale: float, rounds: int) -> dict[str, dict[str, float]]:
+    """Start a service and Spark, and measure."""
+    conf: dict[str, Any] = {
+        "spark.driver.memory": "3g",
+        "spark.ui.enabled": False,
+        "spark.log.level": "ERROR",
+    }
+    if jars := kafka_jars():
+        conf["spark.jars"] = jars
+    with served(place) as connection:
+        spark = session(app_name="bench", master="local[2]", **conf)
+        register_ceiling(spark)
+        try:
+            return measure(spark, connection, place, scale, rounds)
+        finally:
+            spark.stop()
 
 
 def main() -> int:
@@ -255,23 +296,9 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of events")
     parser.add_argument("--place", type=Path, default=None, help="where data lies meanwhile")
     given = parser.parse_args()
-    conf: dict[str, Any] = {
-        "spark.driver.memory": "3g",
-        "spark.ui.enabled": False,
-        "spark.log.level": "ERROR",
-    }
-    if jars := kafka_jars():
-        conf["spark.jars"] = jars
     with tempfile.TemporaryDirectory(dir=given.place, prefix="penstock-bench-") as name:
-        place = Path(name)
-        with served(place) as connection:
-            spark = session(app_name="bench", master="local[2]", **conf)
-            register_ceiling(spark)
-            try:
-                lines = measure(spark, connection, place, given.scale, given.rounds)
-            finally:
-                spark.stop()
-    print("\n".join(lines))
+        found = run(Path(name), given.scale, given.rounds)
+    print("\n".join(report(found)))
     return 0
 
 

@@ -48,6 +48,7 @@ class Broker:
         environ: dict[str, str] | None = None,
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         stderr: int | IO[bytes] = subprocess.DEVNULL,
+        is_pinned: bool = True,
     ) -> None:
         self.process = subprocess.Popen(
             [str(part) for part in command],
@@ -56,7 +57,7 @@ class Broker:
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,  # so that signals reach its children too
-            preexec_fn=_as_broker,
+            preexec_fn=_as_broker if is_pinned else None,
         )
 
     @property

@@ -1,9 +1,9 @@
-"""Good readings one way, bad ones another, with the reason: nothing is lost, nothing blocks.
+"""Writes valid readings to one hub and invalid ones to another, with the reason.
 
     penstock pipeline run examples/pipelines/bad_records.py --set into=clean --set bad=rejected
 
-Two queries of one file: each reads the hub, and each has its own progress. What was rejected keeps
-its bytes as they came, and where they came from, so that it can be repaired and sent again.
+The file defines two queries; each reads the hub and has its own progress. A rejected event keeps
+its original bytes and its position, so that it can be repaired and sent again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pipeline(spark, hubs, hub="telemetry", into="clean", bad="rejected"):
 
 
 def judge(events):
-    """With the reason why a reading is none; null for one that is."""
+    """Add the reason why an event is not a valid reading; null for a valid one."""
     parsed = events.withColumn(
         "reading",
         from_json(col("body").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "broken"}),

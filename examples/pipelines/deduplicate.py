@@ -1,9 +1,9 @@
-"""Each reading once: devices that send again when they hear no answer send the same id again.
+"""Writes each reading once: a device that gets no answer sends the same id again.
 
     penstock pipeline run examples/pipelines/deduplicate.py --set into=clean --checkpoint DIR
 
-An id is remembered until the watermark is `within` past its time: state stays bounded, and a copy
-that comes later than that is taken for new.
+An id is kept until the watermark is `within` past its time, so the state stays bounded. A copy
+that arrives later than that counts as new.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hub to hub: each reading goes on with what can be said of it, its key and properties kept.
+"""From hub to hub: adds fields to each reading and keeps its key and properties.
 
     penstock pipeline run examples/pipelines/enrich.py --set into=enriched --checkpoint DIR
 
-No state and no shuffle: what is read in a partition is written at once, in its order.
+There is no state and no shuffle: events of a partition are written at once, in order.
 """
 
 from __future__ import annotations

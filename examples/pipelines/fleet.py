@@ -8,6 +8,8 @@ second, and a last one with `"done": true`: how much was sent, and to whom.
 
 PENSTOCK_CONNECTION_STRING   either string that `penstock serve` prints
 PENSTOCK_CA_FILE             for the TLS string: what verifies the development certificate
+
+A service that restarts is waited for: the SDK sends again what was not acknowledged.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import sys
 import time
 import uuid
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from azure.eventhub import EventData, EventHubProducerClient
 
@@ -79,8 +82,14 @@ class Fleet:
         return [(data, name)] * copies
 
 
-def publish(producer: EventHubProducerClient, device: str, bodies: list[tuple[bytes, str]]) -> int:
-    """One batch, or several where one is full. The bytes that went."""
+def publish(
+    producer: EventHubProducerClient,
+    device: str,
+    bodies: list[tuple[bytes, str]],
+    acknowledged: IO[str] | None,
+) -> int:
+    """One batch, or several where one is full. The bytes that went. The message ids are written to
+    `acknowledged` after the service has acknowledged all of them."""
     batch = producer.create_batch(partition_key=device)
     size = 0
     for body, name in bodies:
@@ -96,16 +105,20 @@ def publish(producer: EventHubProducerClient, device: str, bodies: list[tuple[by
             batch.add(event)
         size += len(body)
     producer.send_batch(batch)
+    if acknowledged is not None:
+        acknowledged.writelines(f"{name}\n" for _, name in bodies)
     return size
 
 
-def run(given: argparse.Namespace, producer: EventHubProducerClient) -> dict[str, Any]:
+def run(
+    given: argparse.Namespace, producer: EventHubProducerClient, acknowledged: IO[str] | None
+) -> dict[str, Any]:
     fleet = Fleet(given)
     sent = size = 0
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.append(number))
     began_s = told_s = time.monotonic()
-    owed = 0.0
+    owed, newest = 0.0, ""
     while not stopping:
         passed_s = time.monotonic() - began_s
         if passed_s >= given.seconds:
@@ -117,12 +130,14 @@ def run(given: argparse.Namespace, producer: EventHubProducerClient) -> dict[str
         for number, count in enumerate(each):
             if count:
                 bodies = fleet.readings(number, count, time.time())
-                size += publish(producer, f"device-{number:02d}", bodies)
+                size += publish(producer, f"device-{number:02d}", bodies, acknowledged)
                 sent += len(bodies)
+                newest = bodies[-1][0].decode()
         now_s = time.monotonic()
         if now_s - told_s >= 1:
             told_s = now_s
-            tell(sent=sent, bytes=size, seconds=round(now_s - began_s, 3), **fleet.counts)
+            seconds = round(now_s - began_s, 3)
+            tell(sent=sent, bytes=size, seconds=seconds, newest=newest, **fleet.counts)
         time.sleep(max(0.0, STEP_S - (time.monotonic() - began_s - passed_s)))
     seconds = round(time.monotonic() - began_s, 3)
     return {"sent": sent, "bytes": size, "seconds": seconds, **fleet.counts} | {
@@ -146,10 +161,17 @@ def main() -> None:
     parser.add_argument("--twice", type=float, default=0.0, help="share that is sent twice")
     parser.add_argument("--broken", type=float, default=0.0, help="share that is no JSON")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--acknowledged", type=Path, help="file for the ids of what is stored")
     given = parser.parse_args()
-    arguments = {**connection(), "eventhub_name": given.hub}
-    with EventHubProducerClient.from_connection_string(**arguments) as producer:
-        tell(done=True, **run(given, producer))
+    patience = {"retry_total": 40, "retry_backoff_factor": 0.2, "retry_backoff_max": 2}
+    arguments = {**connection(), "eventhub_name": given.hub, **patience}
+    with ExitStack() as stack:
+        acknowledged = (
+            stack.enter_context(given.acknowledged.open("w")) if given.acknowledged else None
+        )
+        producer = EventHubProducerClient.from_connection_string(**arguments)
+        stack.enter_context(producer)
+        tell(done=True, **run(given, producer, acknowledged))
 
 
 if __name__ == "__main__":

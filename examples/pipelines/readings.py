@@ -1,4 +1,4 @@
-"""What the simulated devices send, as columns; the pipelines beside this file share it.
+"""Columns of the simulated devices' readings, shared by the pipelines in this directory.
 
 {"id": "7c0e…", "device": "device-07", "time": "2026-…Z", "temperature": 21.4, "humidity": 40.2}
 """
@@ -12,7 +12,7 @@ SCHEMA = "id STRING, device STRING, time TIMESTAMP, temperature DOUBLE, humidity
 
 
 def readings(events: DataFrame) -> DataFrame:
-    """One row an event; what is no reading becomes a row of nulls, which `where` leaves out."""
+    """One row per valid reading; other events become rows of nulls, which `where` removes."""
     parsed = events.select(
         from_json(col("body").cast("string"), SCHEMA).alias("reading"), "enqueuedTime"
     )

@@ -1,10 +1,9 @@
-"""Sessions by device, kept in state: readings that follow each other within a gap are one.
+"""Sessions by device: readings that follow each other within a gap are one session.
 
     penstock pipeline run examples/pipelines/sessions.py --set gap="5 minutes" --checkpoint DIR
 
-The state holds every session that is still open; one goes out, once, when the watermark says that
-nothing can lengthen it any more. A session grows, and two become one when a late reading falls
-between them.
+The state contains the open sessions. A session is written once, when the watermark shows that no
+reading can extend it. A late reading between two sessions merges them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Readings with what is known of their devices: a stream joined with a table.
+"""Joins readings with a table of devices.
 
     penstock pipeline run examples/pipelines/static_join.py --set devices=FILE.csv
 
-The table is read anew for each batch, so a file that is replaced counts from the next batch on.
-Readings of devices that it does not have go on without a room.
+The table is read again for each batch, so a replaced file takes effect with the next batch.
+Readings of unknown devices are written without a room.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Two hubs, one answer: commands to devices and what devices made of them, joined by command id.
+"""Joins two hubs by command id: commands to devices, and the answers of the devices.
 
     penstock pipeline run examples/pipelines/stream_join.py --set into=outcomes --checkpoint DIR
 
-A command waits `wait` for its answer; then it goes out without one. Both sides have a watermark, so
-what can meet nobody any more leaves the state.
+A command waits for its answer for `wait`; then it is written without one. Both sides have a
+watermark, so rows that cannot match any more leave the state.
 
 commands  {"command": "c-1", "device": "device-07", "action": "restart", "time": "2026-…Z"}
 answers   {"command": "c-1", "outcome": "done", "time": "2026-…Z"}

@@ -1,11 +1,11 @@
-"""Temperature by device and window of time, with a watermark.
+"""Temperature by device and time window, with a watermark.
 
     penstock pipeline run examples/pipelines/windows.py --checkpoint /var/lib/windows
     penstock pipeline run examples/pipelines/windows.py --set window="5 minutes" --set into=averages
 
-A reading that is late by less than `late` still counts; a later one does not any more. Without
-`into` the windows are shown as they change. Into a hub goes each window once, when the watermark
-has passed its end and it can change no more.
+A reading that is late by less than `late` counts; later ones are dropped. Without `into` the
+windows are shown as they change. With `into` each window is written once, when the watermark has
+passed its end and it cannot change any more.
 """
 
 from __future__ import annotations

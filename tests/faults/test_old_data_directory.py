@@ -155,6 +155,24 @@ async def test_duplicate_of_a_numbered_batch_is_recognized(old: OldDirectory) ->
         )
 
 
+async def test_old_version_refuses_what_this_version_has_opened(tmp_path: Path) -> None:
+    """Version 0.1 refuses files whose version is above the one that it writes itself, before it
+    changes anything (docs/guides/production.md#upgrade-and-rollback)."""
+    old = OldDirectory(tmp_path, "stopped")
+    names = ("catalog.sqlite", "checkpoints.sqlite")
+    known = [_version_of(old.data / name) for name in names]
+    async with old.served():
+        pass
+    for name, version in zip(names, known, strict=True):
+        assert _version_of(old.data / name) > version > 0
+
+
+def _version_of(database: Path) -> int:
+    with closing(sqlite3.connect(database)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
 def test_catalog_of_the_old_directory_is_complete(old: OldDirectory) -> None:
     catalog = SqliteCatalog(old.data / "catalog.sqlite")
     try:

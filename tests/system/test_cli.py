@@ -290,7 +290,9 @@ def test_namespace_from_creation_to_deletion(shell: Shell) -> None:
     shell("namespace", "show", "second-one", code=3)
 
 
-def test_policy_keeps_its_keys_until_they_are_asked_for(shell: Shell, hub: str) -> None:
+def test_policy_keeps_its_keys_until_they_are_asked_for(
+    shell: Shell, hub: str, server: Server
+) -> None:
     shell("policy", "create", "devices", "-r", "send", "--hub", hub, said="may send")
     shell("policy", "create", "boss", "-r", "manage", "--hub", hub, said="manage")
     assert {row["name"] for row in shell.rows("policy", "list", "--hub", hub)} == {
@@ -303,6 +305,11 @@ def test_policy_keeps_its_keys_until_they_are_asked_for(shell: Shell, hub: str) 
     assert (endpoint.key_name, endpoint.hub) == ("devices", hub)
     assert endpoint.key is not None
     key = endpoint.key.reveal()
+    plain = parse_connection_string(
+        shell("policy", "connection-string", "devices", "--hub", hub, "--plain").strip()
+    )
+    assert f"{plain.host}:{plain.port}" == server["amqp"]
+    assert (plain.tls, plain.hub, plain.key) == (False, hub, endpoint.key)
     of_hub = ("--hub", hub)
     assert key not in shell("policy", "show", "devices", *of_hub)
     assert key not in shell("policy", "show", "devices", *of_hub, "-o", "json")

@@ -6,13 +6,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -482,28 +478,3 @@ async def test_symbols_and_other_types_survive(string: str, hub: str) -> None:
     (event,) = await our_read(string, hub, 1)
     assert event.properties == properties
     assert isinstance(event.properties["symbol"], Symbol)
-
-
-# --- the document ---------------------------------------------------------------------------------
-
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "client.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-
-
-async def test_programs_of_the_document_run(string: str, hub: str) -> None:
-    assert len(PROGRAMS) >= 4
-    program = "\n".join(PROGRAMS).replace('"events"', f'"{hub}"')  # one process: each runs itself
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-W", "error", "-c", program],
-        env={**os.environ, "PENSTOCK_CONNECTION_STRING": string},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    async with EventHubConsumerClient(string, eventhub_name=hub) as client:
-        ends = [await client.get_partition_properties(str(partition)) for partition in range(4)]
-    assert sum(end["last_enqueued_sequence_number"] + 1 for end in ends) == 1000 + 1 + 1000

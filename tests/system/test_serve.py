@@ -295,6 +295,11 @@ def test_banner_on_a_terminal_shows_where_and_what_next(tmp_path: Path) -> None:
     assert "/signin?" not in text  # there is no portal
     for wanted in ("Namespace", "Connection string", "penstock send", "penstock bench"):
         assert wanted in text
+    plain, tls = re.findall(r"^Endpoint=\S+", text, re.MULTILINE)
+    assert plain.endswith("UseDevelopmentEmulator=true;")  # first: it needs nothing else
+    port = tls.partition("/;")[0].rpartition(":")[2]
+    assert f'custom_endpoint_address="sb://localhost:{port}"' in text
+    assert f'connection_verify="{tmp_path}/data/tls/ca.pem"' in text
 
 
 def test_banner_has_a_link_that_signs_in_once(tmp_path: Path) -> None:

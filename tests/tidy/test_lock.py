@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from collections.abc import Iterable
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from tools import setup
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +53,9 @@ def test_lock_satisfies_pyproject(locked: dict[str, str], root: Path) -> None:
 
 
 def test_setup_has_the_locked_setuptools_before_anything_is_built(
-    locked: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch
+    locked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pyspark comes as source: the setuptools that Python 3.11's venv brings cannot build it."""
-    spec = importlib.util.spec_from_file_location("penstock_setup", root / "tools" / "setup.py")
-    assert spec is not None and spec.loader is not None
-    setup = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(setup)
     installed: list[str] = []
 
     def note(entries: Iterable[str], *, quiet: bool = False) -> bool:
@@ -65,10 +63,25 @@ def test_setup_has_the_locked_setuptools_before_anything_is_built(
         return len(installed) < 2  # the second is everything else: the test ends there
 
     monkeypatch.setattr(setup, "install_entries", note)
+    monkeypatch.setattr(setup, "remove_strangers", lambda known: None)
     with pytest.raises(setup.SetupError):
-        setup.install_python_packages()
+        setup.install_python_packages("serve")
     assert locked["setuptools"] in installed[0]
     assert locked["pyspark"] in installed[1]
+
+
+def test_serve_installs_what_running_needs_and_nothing_else(
+    locked: dict[str, str], root: Path
+) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["spark"], *extras["capture"]]
+    needed = set(_closure([text for text in wanted if not text.startswith(project["name"])]))
+    named = setup.read_serve_names((root / "requirements.lock").read_text())
+    assert needed <= named, "run 'make lock'"
+    unneeded = {name for name in named - needed if _applies_here(locked[name])}
+    assert unneeded == set(), "run 'make lock'"
+    assert {"ruff", "mypy", "playwright", "azure-eventhub", "pandas"} & named == set()
 
 
 def test_every_run_time_dependency_is_imported(root: Path) -> None:
@@ -98,7 +111,31 @@ def _requirements(pyproject: dict[str, Any]) -> list[Requirement]:
         *pyproject["project"]["optional-dependencies"].values(),
     ]
     wanted = [Requirement(text) for group in groups for text in group]
-    return [each for each in wanted if each.name != "penstock"]  # an extra that brings another
+    own = pyproject["project"]["name"]  # an extra that brings another
+    return [each for each in wanted if each.name != own]
+
+
+def _closure(wanted: list[str]) -> Iterable[str]:
+    """The names of what is needed on this machine, by the metadata of what is installed."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [Requirement(text) for text in wanted]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            for text in distribution(name).requires or []:
+                needed = Requirement(text)
+                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                    waiting.append(needed)
+    return {name for name, _ in seen}
+
+
+def _applies_here(entry: str) -> bool:
+    marker = re.match(r"[^ ]+ ; ([^\\]+)", entry)
+    return marker is None or Marker(marker[1].strip()).evaluate()
 
 
 def _version(entry: str) -> Version:

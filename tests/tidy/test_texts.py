@@ -13,6 +13,10 @@ SLEEP_SECONDS_MAX = 0.05
 
 # Written in halves, so that this file does not hold what it looks for.
 NOTE_TO_SELF = "FIX" + "ME"
+OTHER_PROJECT = (
+    r"(?:pip|uv|pipx) +install +(?:-\S+ +)*['\"]?" + r"penstock(?![-_\w])"
+    r"|(?<![-\w.])" + r"penstock\[(?:spark|capture|s3|connect|delta|all|dev)"
+)
 REGISTRY_HOSTS = tuple(
     first + second
     for first, second in (
@@ -102,6 +106,32 @@ def test_no_file_names_a_package_registry(repository_files: list[Path], root: Pa
         if (found := pattern.search(file.read_bytes()))
     ]
     assert named == []
+
+
+def test_no_file_installs_the_package_of_another_project(
+    repository_files: list[Path], root: Path
+) -> None:
+    """The name `penstock` on PyPI is not ours: `penstock-eventhubs` is."""
+    other = re.compile(OTHER_PROJECT.encode())
+    named = [
+        f"{file.relative_to(root)}: {found.group().decode()}"
+        for file in repository_files
+        if (found := other.search(file.read_bytes()))
+    ]
+    assert named == []
+
+
+def test_the_check_for_the_other_project_sees_each_form() -> None:
+    name = "pen" + "stock"
+    forms = (
+        f"pip install {name}",
+        f"pip install '{name}'",
+        f"pip install -U {name}",
+        f"{name}[s3]",
+    )
+    assert [form for form in forms if not re.search(OTHER_PROJECT, form)] == []
+    ours = (f"pip install {name}-eventhubs", f"pip install -U '{name}-eventhubs[s3]'", f"{name}[0]")
+    assert [form for form in ours if re.search(OTHER_PROJECT, form)] == []
 
 
 def test_the_sleep_check_sees_each_way_to_sleep() -> None:

@@ -38,16 +38,6 @@ def encode(value: object) -> bytes:
     return bytes(out)
 
 
-def encode_into(out: bytearray, value: object) -> None:
-    """Append the encoding of one value. `out` does not change if this raises LocalError."""
-    length = len(out)
-    try:
-        write_value(out, value, 0)
-    except LocalError:
-        del out[length:]
-        raise
-
-
 def write_value(out: bytearray, value: object, depth: int) -> None:
     kind = type(value)
     writer = _WRITERS.get(kind)

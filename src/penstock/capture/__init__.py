@@ -14,7 +14,7 @@ __all__ = ["bridge", "read"]
 
 def read(spark: Any, hub: str, **options: Any) -> Any:
     """Captured events of a hub as a DataFrame, see `penstock.spark.capture.history.read`."""
-    # A higher layer, loaded late: the caller has a session, so Spark is installed.
+    # A higher layer, loaded late.
     return importlib.import_module("penstock.spark.capture.history").read(spark, hub, **options)
 
 

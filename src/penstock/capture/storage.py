@@ -23,6 +23,7 @@ from penstock.io.files import fsync_directory, write_file_atomically
 from penstock.model import names
 from penstock.model.backoff import Backoff
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
+from penstock.model.extras import require_extra
 
 UPLOAD_TRIES = 5
 _BACKOFF = Backoff(0.5, 4.0)
@@ -43,7 +44,8 @@ class DestinationError(PenstockError):
 
 
 class FileStore:
-    """An opened destination folder. Blocks; for one thread. Raises DestinationError."""
+    """An opened destination folder. Blocks; for one thread. Raises DestinationError, and
+    MissingPackage when the extra of its storage is not installed."""
 
     def __init__(self, target: DestinationFolder) -> None:
         self.target = target
@@ -52,6 +54,7 @@ class FileStore:
         if self._is_local:
             self.root = str(Path(self._url.path, *target.container.split("/")))
         else:
+            require_extra("capture" if self._url.is_azure else "s3")
             self.root = self._url.root(target.container)
             if not self.root:
                 raise ArgumentError(

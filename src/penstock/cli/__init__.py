@@ -11,9 +11,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if next((word for word in arguments if not word.startswith("-")), None) == "serve":
         # Before the imports of the command line, which take longer than the restart.
-        from penstock.io.malloc import restart_without_thread_caches
+        from penstock.io.malloc import restart_with_allocator_settings
 
-        restart_without_thread_caches(arguments)
+        restart_with_allocator_settings(arguments)
     from penstock.cli.app import run
 
     run()

@@ -87,7 +87,9 @@ RootGroup.entries = {entry.name: entry for entry in COMMANDS}
 app = typer.Typer(
     name="penstock",
     cls=RootGroup,
-    help="Azure Event Hubs that you run yourself.",
+    help="Azure Event Hubs that you run yourself. Start the service in one terminal, publish and "
+    "read in another:\n\n\b\n  penstock serve\n  penstock send events --text hello\n"
+    "  penstock tail events --from earliest -n 1",
     epilog="Data is written to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 usage, "
     "3 not found (also: no service), 4 denied, 5 throttled, 6 timed out. "
     "-v shows errors with the text of the protocol.",

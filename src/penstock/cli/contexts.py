@@ -123,13 +123,15 @@ OptionalName = Annotated[
 def add(
     name: Annotated[str, argument("NAME", "Name of the new context")],
     connection_string: Annotated[
-        str | None, option("STRING|-", "For events; - reads it from stdin")
+        str | None, option("STRING|-", "Connection string; - reads it from stdin")
     ] = None,
-    admin_url: Annotated[str | None, option("URL", "Such as http://localhost:5300")] = None,
+    admin_url: Annotated[
+        str | None, option("URL", "Administration port, such as http://localhost:5300")
+    ] = None,
     admin_token: Annotated[
         str | None, option("TOKEN|-", "Admin token; - reads it from stdin")
     ] = None,
-    ca_file: Annotated[Path | None, option("FILE", "CA file that verifies its certificate")] = None,
+    ca_file: Annotated[Path | None, option("FILE", "CA file that verifies the certificate")] = None,
     data: Annotated[
         Path | None, option("DIR", "Data directory: the service that runs on it")
     ] = None,

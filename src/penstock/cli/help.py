@@ -52,7 +52,7 @@ def completion(
 
 def help_(
     ctx: typer.Context,
-    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...")] = None,
+    command: Annotated[list[str] | None, argument("COMMAND...", "Command to explain")] = None,
     all_: Annotated[bool, option("--all -a", "Show the usage of every command")] = False,
 ) -> None:
     """Show the help of a command, or the usage of all commands.

@@ -16,7 +16,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -240,6 +240,14 @@ class AdminSession:
             self.admin = self.admin._replace(namespace=names[0])
         assert self.admin.namespace is not None
         return self.admin.namespace
+
+    @property
+    def runtime(self) -> Mapping[str, object]:
+        """What runtime.json adds, if it is the file of this service; otherwise nothing."""
+        with suppress(PenstockError):
+            runtime = read_runtime(data_directory(self.flags)) or {}
+            return runtime if runtime.get("admin") == self.admin.url else {}
+        return {}
 
     def forget(self) -> None:
         """Look the service up again on the next use: after a restart its ports may differ."""

@@ -160,7 +160,7 @@ class ManagementApp:
             return request.status or route.statuses[0], value, []
         finally:
             took_ms = clock.monotonic_ms() - began_ms
-            slow_operations.warn_if_slow("management", took_ms, door="http", method=method)
+            slow_operations.warn_if_slow("management", took_ms, endpoint="http", method=method)
 
     def _authenticate(self, authorization: str) -> permissions.Actor:
         scheme, _, token = authorization.partition(" ")

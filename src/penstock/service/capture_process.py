@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.capture.description import parse_description
@@ -23,6 +22,7 @@ from penstock.management.permissions import ProcessRole
 from penstock.model.clock import Clock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.errors import PenstockError
+from penstock.model.extras import MissingPackage, require_extra
 from penstock.service.admin_tokens import token_file
 from penstock.service.child_processes import ChildProcess, ChildState, ChildStatus
 from penstock.service.config.settings import Settings
@@ -31,11 +31,6 @@ from penstock.service.readiness import Finding, State
 from penstock.service.runtime_description import RuntimeDescription
 
 NAME = "capture"
-_NEEDED = ("pyspark", "pyarrow", "fsspec", "isal")
-_MISSING = (
-    "Capture runs on Spark, and {} is not installed here: pip install 'penstock[capture]', or run "
-    "'penstock capture run' on a machine that has it."
-)
 _FLAGS = ("host", "amqp_port", "amqps_port", "https_port", "admin_port")
 _WARN_EVERY_MS = 600_000
 _SUPERVISE_EVERY_S = 60.0  # at the latest; a change of the catalog is handled at once
@@ -75,11 +70,11 @@ class CaptureSupervisor:
         """Start or stop the process as the catalog requires. Returns the hub whose settings cannot
         be read."""
         is_needed, problem = await self._is_needed()
-        if is_needed and (missing := [name for name in _NEEDED if find_spec(name) is None]):
-            trouble = _MISSING.format(", ".join(missing))
-            if self._registry.trouble != trouble:
-                _log.warning("%s", trouble)
-            self._registry.trouble = trouble
+        try:
+            if is_needed:
+                require_extra("capture")
+        except MissingPackage as missing:
+            self._registry.trouble = f"{missing} (or 'penstock capture run' where they are)"
             return problem
         self._registry.trouble = self._exit_error
         if is_needed and not self._child.is_started:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock import lazy_names
+from penstock.model.extras import require_extra
 
 if TYPE_CHECKING:
     from penstock.spark.eventhubs.data_source import EventHubsDataSource as EventHubsDataSource
@@ -21,4 +22,10 @@ _NAMES = {
     "spark.java": "java_home",
     "spark.spark_session": "session",
 }
-__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)
+_get_name, __dir__, __all__ = lazy_names(__name__, _NAMES)
+
+
+def __getattr__(name: str) -> object:
+    if name == "EventHubsDataSource":
+        require_extra("spark")
+    return _get_name(name)

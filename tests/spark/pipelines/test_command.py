@@ -190,9 +190,9 @@ def test_options_that_make_no_sense_are_refused_at_once(
     assert said in " ".join(ended.stderr.split())
 
 
-@pytest.mark.full("spark")  # a service, a fleet and a pipeline: three programs
+@pytest.mark.full("spark")  # a service, its Capture, a fleet and a pipeline: two JVMs
 @pytest.mark.timeout(500)
-def test_the_demo_counts_every_reading_and_cleans_up(tmp_path: Path) -> None:
+def test_the_demo_loses_nothing_by_a_kill_and_cleans_up(tmp_path: Path) -> None:
     clean = {name: v for name, v in os.environ.items() if not name.startswith("PENSTOCK_")}
     ended = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "demo.py"), "--seconds", "3", "--devices", "5"],
@@ -203,7 +203,10 @@ def test_the_demo_counts_every_reading_and_cleans_up(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "every reading is in exactly one of them" in ended.stdout
+    assert "every stored reading is in exactly one of them" in ended.stdout
+    assert "* kill -9" in ended.stdout and "acknowledged, 0 lost" in ended.stdout
+    assert ended.stdout.count("Portal with live charts: http://localhost:") == 2
+    assert "Capture on" in ended.stdout
     assert "device-04" in ended.stdout and "Look next" in ended.stdout
     assert ended.stderr == ""
     assert [each.name for each in tmp_path.glob("penstock-*")] == []

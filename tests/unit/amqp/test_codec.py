@@ -15,7 +15,7 @@ from tests.support.amqp_values import ASCII, SCALARS, TEXT, ints
 
 from penstock.amqp import types as t
 from penstock.amqp.decoder import decode, skip
-from penstock.amqp.encoder import encode, encode_into
+from penstock.amqp.encoder import encode
 from penstock.amqp.errors import LocalError
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -234,20 +234,6 @@ def test_raw_is_copied_verbatim_anywhere() -> None:
     assert encode(wide_true) == b"\x56\x01"
     assert encode([wide_true]) == bytes.fromhex("c0 03 01 5601")
     assert encode({"k": wide_true}) == bytes.fromhex("c1 06 02 a1016b 5601")
-
-
-def test_encode_into_appends() -> None:
-    out = bytearray(b"ab")
-    encode_into(out, "c")
-    encode_into(out, None)
-    assert out == b"ab\xa1\x01c\x40"
-
-
-def test_encode_into_leaves_no_trace_when_it_fails() -> None:
-    out = bytearray(b"ab")
-    with pytest.raises(LocalError):
-        encode_into(out, ["fine", t.Ubyte(256)])
-    assert out == b"ab"
 
 
 # --- what cannot be encoded ------------------------------------------------------------------

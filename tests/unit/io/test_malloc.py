@@ -1,4 +1,4 @@
-"""A service runs without glibc's thread caches, its child processes with them."""
+"""A service runs with allocator settings of its own, its child processes without them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from penstock.io.malloc import restart_without_thread_caches
+from penstock.io.malloc import restart_with_allocator_settings
 
 begun = open("/proc/self/environ").read()  # of the process as it was executed
-restart_without_thread_caches(sys.argv[1:])
-print(os.getpid(), "tcache_count=0" in begun, os.environ.get("GLIBC_TUNABLES"), sys.argv[1:])
+is_set = all(setting in begun for setting in ("tcache_count=0", "arena_max=1"))
+restart_with_allocator_settings(sys.argv[1:])
+print(os.getpid(), is_set, os.environ.get("GLIBC_TUNABLES"), sys.argv[1:])
 """
 
 pytestmark = pytest.mark.skipif(

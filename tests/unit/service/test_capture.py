@@ -15,10 +15,10 @@ from penstock.capture.destinations import Destination
 from penstock.capture.status import CaptureReport
 from penstock.catalog.api import Catalog
 from penstock.management.capture_registry import CaptureRegistry
+from penstock.model import extras
 from penstock.model.clock import ManualClock
 from penstock.model.entities import Hub, Namespace
 from penstock.model.names import HubName, NamespaceName
-from penstock.service import capture_process
 from penstock.service.capture_process import (
     CaptureMonitor,
     CaptureSupervisor,
@@ -113,12 +113,12 @@ async def test_the_process_lives_as_long_as_something_is_captured(
 async def test_packages_that_are_missing_are_told(
     catalog: Catalog, registry: CaptureRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_process, "_NEEDED", ("no_such_package",))
+    monkeypatch.setitem(extras._PACKAGES, "capture", ("no_such_package",))
     child = FakeChild()
     supervisor = CaptureSupervisor(catalog, registry, child, CLOCK)  # type: ignore[arg-type]
     supervisor.task.start()
     catalog.put_hub(hub([RUN]))
-    await until(lambda: "penstock[capture]" in registry.trouble)
+    await until(lambda: "penstock-eventhubs[capture]" in registry.trouble)
     assert not child.is_started
     watch = CaptureMonitor(catalog, registry, lambda _: {"0": 0, "1": 0}, lambda: 1)
     statuses = await watch.statuses()

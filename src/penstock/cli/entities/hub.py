@@ -37,7 +37,7 @@ class HubProperties:
         str | None, option("TIME", "How long events are kept: 7d, 36h; a number is hours")
     ] = None
     status: Annotated[
-        str | None, option("STATUS", "Active, Disabled, SendDisabled or ReceiveDisabled")
+        str | None, option("STATUS", "Status: Active, Disabled, SendDisabled or ReceiveDisabled")
     ] = None
     metadata: Annotated[str | None, option("TEXT", "A note of up to 1,024 characters")] = None
     capture: Annotated[
@@ -63,7 +63,8 @@ def create(
     name: Annotated[str, argument("NAME", "Letters, digits, _ - . /")],
     *,
     partitions: Annotated[
-        int | None, option("--partitions -p N", "It cannot be changed later [default: 4]")
+        int | None,
+        option("--partitions -p N", "Number of partitions; cannot be changed later [default: 4]"),
     ] = None,
     properties: HubProperties,
     if_absent: Annotated[

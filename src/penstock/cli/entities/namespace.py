@@ -39,7 +39,7 @@ def create(
         str | None, option("N|unlimited", "Throughput units; unlimited: counted, not enforced")
     ] = None,
     max_units: MaxUnits = None,
-    sku: Annotated[str | None, option("TEXT", "Standard, Premium or Dedicated")] = None,
+    sku: Annotated[str | None, option("TEXT", "Tier: Standard, Premium or Dedicated")] = None,
     resource_group: Annotated[
         str, option("TEXT", "Resource group in the management API")
     ] = "penstock",

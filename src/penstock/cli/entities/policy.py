@@ -42,7 +42,9 @@ _LONG_S = 7 * 86400
 Name = Annotated[str, argument("POLICY", "Policy", autocompletion=complete_policies)]
 Hub = Annotated[
     str | None,
-    option("HUB", "Of this event hub instead of the namespace", autocompletion=complete_hubs),
+    option(
+        "HUB", "Policies of this event hub instead of the namespace", autocompletion=complete_hubs
+    ),
 ]
 Reveal = Annotated[bool, option("--reveal", "Show the keys")]
 
@@ -51,7 +53,9 @@ Reveal = Annotated[bool, option("--reveal", "Show the keys")]
 def create(
     service: AdminSession,
     name: Annotated[str, argument("POLICY", "Name of the new policy")],
-    rights: Annotated[list[str], option("--right -r RIGHT", "listen, send or manage; repeatable")],
+    rights: Annotated[
+        list[str], option("--right -r RIGHT", "Right: listen, send or manage; repeatable")
+    ],
     hub: Hub = None,
     reveal: Reveal = False,
     output: Format = TABLE,
@@ -168,17 +172,26 @@ def connection_string(
     service: AdminSession,
     name: Name = "RootManageSharedAccessKey",
     hub: Hub = None,
-    key: Annotated[Literal["primary", "secondary"], option("--key", "The key in it")] = "primary",
+    key: Annotated[Literal["primary", "secondary"], option("--key", "Which key")] = "primary",
+    plain: Annotated[
+        bool, option("--plain", "For the plain TCP port of a service on this machine")
+    ] = False,
     output: Format = TABLE,
 ) -> None:
     """Print the connection string of a policy and nothing else.
 
+    It is for TLS; with --plain the official SDKs need neither a CA nor the port 5671.
+
     Examples:
-        penstock policy connection-string
+        penstock policy connection-string --plain
         penstock policy connection-string devices --hub orders
     """
     keys = service.client.keys(service.namespace, hub, name)
     text = getattr(keys, f"{key}_connection_string")
+    if plain:
+        if not (amqp := service.runtime.get("amqp")):
+            raise NotFound(f"{service.admin.url} has no plain TCP port that is known here.")
+        text = f"Endpoint=sb://{amqp};{text.partition(';')[2]};UseDevelopmentEmulator=true;"
     _print_secret(text, {"name": keys.key_name, "hub": hub, "connection_string": text}, output)
 
 
@@ -195,7 +208,7 @@ def make(
     publisher: Annotated[str | None, option("TEXT", "Only for this publisher")] = None,
     ttl: Annotated[str, option("TIME", "How long the token is valid")] = "1h",
     connection_string: Annotated[
-        str | None, option("STRING", "Sign with its key; any endpoint, also Azure's")
+        str | None, option("STRING", "Sign with the key of this connection string, also for Azure")
     ] = None,
     output: Format = TABLE,
 ) -> None:
@@ -236,11 +249,11 @@ def admin(
     service: AdminSession,
     role: Annotated[
         Literal["Reader", "Operator", "Owner", "Capture"],
-        option("--role", "What it permits, see docs/reference/management.md", case_sensitive=False),
+        option("--role", "Its permissions, see docs/reference/management.md", case_sensitive=False),
     ],
     ttl: Annotated[str, option("TIME", "How long the token is valid")] = "30d",
     name: Annotated[
-        str | None, option("TEXT", "Its user, for the audit log [default: the role]")
+        str | None, option("TEXT", "Name of its user in the audit log [default: the role]")
     ] = None,
     output: Format = TABLE,
 ) -> None:

@@ -38,10 +38,11 @@ def usage(
     month: Annotated[bool, option("--month", "One row per month instead of hour")] = False,
     namespace: Annotated[str | None, option("TEXT", "Only this namespace")] = None,
     since: Annotated[
-        datetime | None, option("TIME", "From this time (UTC) on: 2026-11-16T06", formats=_FORMATS)
+        datetime | None,
+        option("TIME", "Start at this time (UTC), such as 2026-11-16T06", formats=_FORMATS),
     ] = None,
     until: Annotated[
-        datetime | None, option("TIME", "Up to this time (UTC)", formats=_FORMATS)
+        datetime | None, option("TIME", "End before this time (UTC)", formats=_FORMATS)
     ] = None,
     details: Annotated[
         bool, option("--details", "Also the number of publications and Capture hours")

@@ -41,10 +41,13 @@ InFlight = Annotated[
 ]
 Strings = Annotated[
     str | None,
-    option("--connection-string TEXT", "Instead of the service that is found on its own"),
+    option(
+        "--connection-string TEXT",
+        "Connection string of the service [default: found as by other commands]",
+    ),
 ]
 Data = Annotated[Path | None, option("PATH", "Data directory of a service on this machine")]
-Duration = Annotated[float, option("N", "Seconds", min=0.1, max=86400)]
+Duration = Annotated[float, option("N", "Duration in seconds", min=0.1, max=86400)]
 
 
 @app.verb()

@@ -55,14 +55,16 @@ def parse_rate(text: str | float) -> float:
     return float(match[1]) / _SECONDS[(match[2] or "s")[0]]
 
 
-RateOption = Annotated[
-    float | None,
-    option(
+def rate_option(default: str) -> Any:
+    return option(
         "--rate N/s",
-        "At most this many events per second (1000/s, 60/min) [default: no limit]",
+        f"At most this many events per second (1000/s, 60/min) [default: {default}]",
         parser=parse_rate,
-    ),
-]
+        show_default=False,
+    )
+
+
+RateOption = Annotated[float | None, rate_option("no limit")]
 QuietOption = Annotated[bool, option("--quiet -q", "Show neither a progress bar nor a summary")]
 
 

@@ -63,7 +63,7 @@ def export(
     selection: RangeOptions,
     group: GroupOption = "$Default",
     format_: Annotated[
-        FileFormat | None, option("--format", "If the file name does not tell it")
+        FileFormat | None, option("--format", "Format, if the file name does not determine it")
     ] = None,
     deflate: Annotated[bool, option("--deflate", "Avro: compress the blocks")] = False,
     force: Annotated[bool, option("--force -f", "Replace an existing file")] = False,

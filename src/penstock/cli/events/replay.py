@@ -61,9 +61,7 @@ def replay(
     into_connection_string: Annotated[
         str | None, option("STRING", "Connection string of the target, if it is another service")
     ] = None,
-    into_ca_file: Annotated[
-        Path | None, option("FILE", "Authorities to trust for the target")
-    ] = None,
+    into_ca_file: Annotated[Path | None, option("FILE", "CA file that verifies the target")] = None,
     patience: PatienceOption = 60.0,
     quiet: QuietOption = False,
     dry_run: DryRun = False,

@@ -24,8 +24,8 @@ from penstock.cli.events.event_sender import (
     EventSender,
     PublishRate,
     QuietOption,
-    RateOption,
     patience_option,
+    rate_option,
 )
 from penstock.cli.events_options import EventsEndpoint, run, run_beside, run_together, with_events
 from penstock.cli.options import option
@@ -56,7 +56,7 @@ class _SoakOptions:
     hours: Annotated[
         float | None, option("N", "Length of the run, instead of --minutes", min=0.01)
     ] = None
-    rate: RateOption = 1000.0
+    rate: Annotated[float | None, rate_option("1000/s")] = 1000.0
     size: Annotated[int, option("N", "Minimum bytes per body", min=0, max=250_000)] = 200
     partition: Partitions = None
     group: GroupOption = "$Default"

@@ -24,12 +24,14 @@ app = CommandGroup("Show, validate and describe the service's configuration.")
 _HIDDEN = "(set, not shown)"
 _SECRETS = ("root_key",)
 
-Config = Annotated[Path | None, option("FILE", "TOML, or Config.json [PENSTOCK_CONFIG]")]
+Config = Annotated[
+    Path | None, option("FILE", "TOML file, or the emulator's Config.json [PENSTOCK_CONFIG]")
+]
 
 
 @app.verb()
 def show(config: Config = None, output: Format = TABLE) -> None:
-    """What `penstock serve` would run with here, and where each value is from; no secrets.
+    """Show the settings that `penstock serve` would use, with their sources and no secrets.
 
     Examples:
         penstock config show --config penstock.toml
@@ -41,11 +43,13 @@ def show(config: Config = None, output: Format = TABLE) -> None:
 
 @app.verb()
 def validate(
-    file: Annotated[Path | None, argument("FILE", "[default: PENSTOCK_CONFIG]")] = None,
+    file: Annotated[
+        Path | None, argument("FILE", "Configuration file [default: PENSTOCK_CONFIG]")
+    ] = None,
 ) -> None:
-    """Check a configuration; exit code 2 and one sentence with the line where it is wrong.
+    """Check a configuration. An error names the line, and the exit code is 2.
 
-    With the environment as it is: variables win over the file, and are checked too.
+    Environment variables override the file and are checked too.
 
     Examples:
         penstock config validate penstock.toml
@@ -84,7 +88,7 @@ def schema(
     ] = False,
     output: Format = TABLE,
 ) -> None:
-    """Every setting: its key in the file, its flag, its variable, its default.
+    """List every setting with its key, flag, variable and default.
 
     Examples:
         penstock config schema

@@ -24,7 +24,7 @@ _TIMEOUT_S = 10.0
 def url(
     service: AdminSession,
     sign_in: Annotated[
-        bool, option("--sign-in", "A link that signs in once, within 10 minutes")
+        bool, option("--sign-in", "Print a link that signs in once, within 10 minutes")
     ] = False,
     open_: Annotated[bool, option("--open", "Open it in the browser")] = False,
 ) -> None:

@@ -53,7 +53,9 @@ Flush = Annotated[
 Json = Annotated[
     bool | None, option("--json", "When ready, print one JSON line with keys and the admin token")
 ]
-LogLevel = Annotated[str | None, option("LEVEL", "debug, info, warning or error")]
+LogLevel = Annotated[
+    str | None, option("LEVEL", "Lowest level of log lines: debug, info, warning, error")
+]
 NoPortal = Annotated[bool | None, typer.Option(" /--no-portal", help="Run without the web portal")]
 
 
@@ -182,7 +184,6 @@ def _print_banner(
     from rich.panel import Panel
 
     from penstock import __version__
-    from penstock.kernels import KERNEL
 
     console = Console(highlight=False, soft_wrap=True)
     units = settings.throughput_units
@@ -195,21 +196,24 @@ def _print_banner(
         "Portal": runtime.portal or "off",
         "Data": f"{runtime.data}  (flush: {settings.flush})",
         "Throughput units": "unlimited (counted, not enforced)" if units is None else str(units),
-        "Kernel": KERNEL,
     }
     title = f"Penstock {__version__}"
     console.print(Panel.fit(record_table(rows, {}), title=title, border_style="cyan"))
+    plain = runtime.emulator_connection_string
+    if plain is not None:
+        console.print("[bold]Connection string[/bold] (plain TCP)")
+        console.out(plain)
     console.print("[bold]Connection string[/bold] (TLS)")
     console.out(runtime.connection_string)
-    if runtime.emulator_connection_string is not None:
-        console.print("[bold]Connection string[/bold] (plain TCP, for development)")
-        console.out(runtime.emulator_connection_string)
+    console.print("azure-eventhub for Python also needs these two arguments with it:", style="dim")
+    console.out(f'custom_endpoint_address="sb://{runtime.amqps}"')
+    console.out(f'connection_verify="{runtime.ca_file}"')
     if sign_in_link is not None:
         console.print("[bold]Portal sign-in[/bold] (works once, within 10 minutes)")
         console.out(sign_in_link)
         console.print("A new link: penstock portal url --sign-in", style="dim")
     hubs = settings.namespaces[0].hubs
-    if is_first_start and hubs and runtime.emulator_connection_string is not None:
+    if is_first_start and hubs and plain is not None:
         hub = hubs[0].name
         console.print("\n[bold]Three things to try in another terminal[/bold]")
         console.out(f"penstock send {hub} --text hello --data {runtime.data}")

@@ -16,7 +16,6 @@ from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import (
     AdminEndpoint,
     AdminSession,
-    data_directory,
     with_data_directory,
     with_whole_service,
 )
@@ -60,7 +59,7 @@ def status(service: AdminSession, output: Format = TABLE) -> None:
     record: dict[str, object] = {
         "status": readiness.body.get("status"),
         "url": service.admin.url,
-        **_read_runtime_fields(service),
+        **{name: service.runtime[name] for name in _RUNTIME_FIELDS if name in service.runtime},
         "checks": readiness.body.get("checks", {}),
         "warnings": readiness.body.get("warnings", []),
         **_count_entities(service),
@@ -143,17 +142,6 @@ def _wait_until_ready(service: AdminSession, wait_s: float) -> ReadyAnswer:
         if time.monotonic() + _EVERY_S > deadline:
             raise OperationTimedOut(f"Not ready within {wait_s:g} seconds: {problem}")
         time.sleep(_EVERY_S)
-
-
-def _read_runtime_fields(service: AdminSession) -> dict[str, object]:
-    """What runtime.json adds, if it is the file of this service."""
-    try:
-        runtime = read_runtime(data_directory(service.flags)) or {}
-    except PenstockError:
-        runtime = {}
-    if runtime.get("admin") != service.admin.url:
-        return {}
-    return {name: runtime.get(name) for name in _RUNTIME_FIELDS}
 
 
 def _count_entities(service: AdminSession) -> dict[str, object]:

@@ -16,6 +16,7 @@ from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import TABLE, Format, format_seconds, print_message
 from penstock.cli.service_options import AdminSession, HubName, with_service, with_whole_service
 from penstock.model.errors import ConfigurationError, NotFound, PenstockError
+from penstock.model.extras import require_extra
 
 if TYPE_CHECKING:
     from penstock.capture.destinations import Destination, DestinationFolder
@@ -75,14 +76,18 @@ def status(
 def enable(
     service: AdminSession,
     hub: HubName,
-    destination: Annotated[
-        str | None, option("NAME", "One of the configuration's destinations")
+    destination: Annotated[str | None, option("NAME", "Name of a configured destination")] = None,
+    container: Annotated[
+        str | None, option("NAME", "Container or directory in the destination")
     ] = None,
-    container: Annotated[str | None, option("NAME", "Container or directory in it")] = None,
     interval: Annotated[str, option("TIME", "Close a window after this time: 1m to 15m")] = "5m",
-    size: Annotated[str, option("SIZE", "or at this size: 10MB to 500MB")] = "300MB",
-    encoding: Annotated[str, option("FORMAT", "avro, avro-deflate or parquet")] = "avro",
-    name_format: Annotated[str | None, option("FORMAT", "All nine tokens, in any order")] = None,
+    size: Annotated[str, option("SIZE", "Close a window at this size: 10MB to 500MB")] = "300MB",
+    encoding: Annotated[
+        str, option("FORMAT", "Format of the files: avro, avro-deflate or parquet")
+    ] = "avro",
+    name_format: Annotated[
+        str | None, option("FORMAT", "Format of file names: all nine tokens, in any order")
+    ] = None,
     skip_empty: Annotated[
         bool, option("--skip-empty", "No file for a window without events")
     ] = False,
@@ -151,7 +156,7 @@ def backfill(
     service: AdminSession,
     hub: HubName,
     since: Annotated[
-        str, option("--from POSITION", "earliest, a number, an ISO time")
+        str, option("--from POSITION", "earliest, a sequence number, or a time (ISO 8601)")
     ] = "earliest",
     output: Format = TABLE,
 ) -> None:
@@ -184,6 +189,7 @@ def verify(
     Examples:
         penstock capture verify orders
     """
+    require_extra("capture")
     from penstock.spark.capture.verify import verify as compare
 
     status = _get_status(service, hub)
@@ -218,11 +224,13 @@ def compact(
         str, option("PLACE", "Target of the Parquet files: DESTINATION/DIRECTORY, a path or a URL")
     ],
     since: Annotated[
-        str | None, option("--from TIME", "From the hour of this time on (UTC)")
+        str | None, option("--from TIME", "Start with the hour of this time (UTC)")
     ] = None,
-    until: Annotated[str | None, option("TIME", "Up to the hour that ends then or later")] = None,
+    until: Annotated[
+        str | None, option("TIME", "End before this time, rounded up to a full hour (UTC)")
+    ] = None,
     config: Config = None,
-    master: Annotated[str, option("MASTER", "Spark's")] = "local[*]",
+    master: Annotated[str, option("MASTER", "Spark master")] = "local[*]",
     output: Format = TABLE,
 ) -> None:
     """Merge captured files into Parquet, one directory per hour (Spark).
@@ -230,6 +238,7 @@ def compact(
     Examples:
         penstock capture compact orders --to lake/orders --from 2026-11-16T00
     """
+    require_extra("capture")
     from penstock.spark.capture.compact import compact as merge
 
     status = _get_status(service, hub)
@@ -256,17 +265,16 @@ def run(
     service: AdminSession,
     config: Config = None,
     state: Annotated[
-        Path | None, option("DIR", "Checkpoints and spool [PENSTOCK_CAPTURE_STATE]")
+        Path | None, option("DIR", "Directory for checkpoints and spool [PENSTOCK_CAPTURE_STATE]")
     ] = None,
-    master: Annotated[
-        str | None, option("MASTER", "Spark's [default: the configuration's]")
-    ] = None,
+    master: Annotated[str | None, option("MASTER", "Spark master [default: as configured]")] = None,
 ) -> None:
     """Run the capture job here. `penstock serve` starts one by itself; only one may run.
 
     Examples:
         penstock capture run --config penstock.toml
     """
+    require_extra("capture")
     from penstock.cli.spark.capture_job import run_job
 
     run_job(service, config=config, state=state, master=master)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -27,6 +26,7 @@ from penstock.cli.options import argument, option, parse_seconds
 from penstock.cli.output import TABLE, Format, print_message
 from penstock.cli.service_options import AdminSession, with_whole_service
 from penstock.model.errors import ConfigurationError, PenstockError
+from penstock.model.extras import require_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,10 +58,10 @@ class _PipelineOptions:
         list[str] | None, option("--set NAME=VALUE", "A parameter of pipeline(); repeatable")
     ] = None
     name: Annotated[
-        str | None, option("TEXT", "Name of the job and its queries [default: the file's]")
+        str | None, option("TEXT", "Name of the job and its queries [default: name of the file]")
     ] = None
     checkpoint: Annotated[
-        str | None, option("DIR", "Store progress here; without it a new run starts over")
+        str | None, option("DIR", "Directory for progress; without it a new run starts over")
     ] = None
     from_: Annotated[
         str, option("--from POSITION", "Where a new query begins: earliest, latest")
@@ -76,7 +76,7 @@ class _PipelineOptions:
         "60s"
     )
     master: Annotated[
-        str | None, _spark_option("URL", "local[*] (default), spark://, yarn, k8s://")
+        str | None, _spark_option("URL", "Spark master: local[*] (default), spark://, yarn, k8s://")
     ] = None
     remote: Annotated[
         str | None, _spark_option("URL", "A Spark Connect server: sc://HOST:PORT")
@@ -89,7 +89,7 @@ class _PipelineOptions:
     ] = None
     every: Annotated[str, option("TIME", "Interval between lines, without a terminal")] = "10s"
     output: Format = TABLE
-    quiet: Annotated[bool, option("--quiet -q", "Rows and errors only")] = False
+    quiet: Annotated[bool, option("--quiet -q", "Print only rows and errors")] = False
 
     def __post_init__(self) -> None:
         """Raises typer.BadParameter."""
@@ -154,7 +154,7 @@ def _run(
     settings: RunSettings,
     shown: PipelineDisplay,
 ) -> None:
-    _check_packages(options.remote)
+    require_extra("spark" if options.remote is None else "connect")
     from penstock.spark.launcher import JvmLauncher
     from penstock.spark.pipelines.runner import PipelineRun
 
@@ -233,17 +233,6 @@ def _parse_pairs(
             raise typer.BadParameter(f"'{shown}' is not {what}.", param_hint=option)
         pairs[name] = value
     return pairs
-
-
-def _check_packages(remote: str | None) -> None:
-    needed = {"pyspark": "spark", "pyarrow": "spark"}
-    if remote is not None:
-        needed |= dict.fromkeys(("grpc", "grpc_status", "pandas", "zstandard"), "connect")
-    for package, extra in needed.items():
-        if find_spec(package) is None:
-            raise ConfigurationError(
-                f"{package} is not installed: pip install 'penstock[{extra}]'."
-            )
 
 
 def _prepare_environment(wire: EventsEndpoint, folder: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,8 @@ from penstock.cli.command_tree import CONTEXT_SETTINGS, CommandGroup, PenstockCo
 from penstock.cli.events_options import EventsEndpoint, with_events
 from penstock.cli.options import argument
 from penstock.cli.output import print_message
-from penstock.model.errors import ConfigurationError, NotFound, PenstockError
+from penstock.model.errors import PenstockError
+from penstock.model.extras import require_extra
 
 app = CommandGroup("Spark's own programs, connected to the service.")
 
@@ -63,12 +63,10 @@ def shell(wire: EventsEndpoint, words: Words = None) -> None:
 
 def _execute(program: str, words: list[str], wire: EventsEndpoint) -> None:
     """Replace this process by Spark's program, so that signals and exit code are the program's."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError("pyspark is not installed: pip install 'penstock[spark]'.")
-    path = Path(spec.origin).parent / "bin" / program
-    if not path.is_file():
-        raise NotFound(f"{path} does not exist: pyspark is not installed completely.")
+    require_extra("spark")
+    import pyspark
+
+    path = Path(pyspark.__file__).parent / "bin" / program
     from penstock.spark.spark_session import prepare_environment
 
     try:

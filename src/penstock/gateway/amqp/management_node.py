@@ -53,7 +53,7 @@ class ManagementRequestLink(RequestLink):
         except PenstockError as error:
             response = self._refuse_read(properties, error)
         took_ms = clock.monotonic_ms() - began_ms
-        slow_operations.warn_if_slow("management", took_ms, door="amqp", peer=self.host.peer)
+        slow_operations.warn_if_slow("management", took_ms, endpoint="amqp", peer=self.host.peer)
         respond(response)
 
     def _refuse_read(self, request: Properties, error: PenstockError) -> NodeResponse:

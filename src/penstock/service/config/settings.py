@@ -260,33 +260,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     config: Annotated[
         Path | None,
         setting(
-            "the configuration file: TOML, or the official emulator's `Config.json`",
+            "configuration file: TOML, or the emulator's `Config.json`",
             "--config",
             in_file=False,
         ),
     ] = None
-    data: Annotated[Path, setting("the data directory", "--data")] = Path("penstock-data")
-    host: Annotated[Host, setting("the address that all listeners are bound to", "--host")] = (
-        "127.0.0.1"
-    )
+    data: Annotated[Path, setting("data directory", "--data")] = Path("penstock-data")
+    host: Annotated[Host, setting("address to bind", "--host")] = "127.0.0.1"
     public_hosts: Annotated[
         tuple[Host, ...],
         Meta(max_length=limits.HOSTS_PER_NAMESPACE_MAX, extra={"unique": False}),
-        setting(
-            "host names or addresses by which clients reach every namespace, beside those of this "
-            "machine; the development certificate covers them",
-            "--public-host",
-        ),
+        setting("more host names or addresses by which clients reach the service", "--public-host"),
     ] = ()
     emulator: Annotated[
         bool,
-        setting("whether the emulator's key and ports are open beyond loopback", in_file=False),
+        setting("open the emulator's key and ports beyond loopback", in_file=False),
     ] = False
     amqp_port: Annotated[
         Port | None,  # None: no plain TCP (beyond loopback, unless stated)
-        setting(
-            "AMQP over plain TCP; beyond loopback it opens only when this is given", "--amqp-port"
-        ),
+        setting("AMQP over plain TCP; beyond loopback only if it is set", "--amqp-port"),
     ] = 5672
     amqps_port: Annotated[Port, setting("AMQP over TLS", "--amqps-port")] = 5671
     https_port: Annotated[Port, setting("HTTPS, and AMQP over WebSocket", "--https-port")] = 8443
@@ -295,88 +287,64 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         setting("health and administration; HTTP on loopback, HTTPS elsewhere", "--admin-port"),
     ] = 5300
     flush: Annotated[
-        Flush, setting("when an event is acknowledged: on `disk`, or handed to the `os`", "--flush")
+        Flush,
+        setting("what an acknowledgement waits for: `disk`, or a write to the `os`", "--flush"),
     ] = "disk"
     json: Annotated[
         bool,
-        setting(
-            "one JSON object on standard output when ready, with keys and the admin token", "--json"
-        ),
+        setting("when ready, print one JSON object with keys and the admin token", "--json"),
     ] = False
     log_level: Annotated[
         LogLevel,
-        setting(
-            "what is logged to standard error: `debug`, `info`, `warning` or `error`", "--log-level"
-        ),
+        setting("lowest level of log lines: `debug`, `info`, `warning` or `error`", "--log-level"),
     ] = "info"
     slow_operation_ms: Annotated[
         int,
         Meta(ge=1, le=limits.SLOW_OPERATION_MS_MAX),
-        setting(
-            "a commit, flush, disk read, attach or management call that takes longer is logged"
-        ),
+        setting("operations that take longer are logged"),
     ] = limits.SLOW_OPERATION_MS
-    portal: Annotated[
-        bool, setting("whether the web portal runs beside the service", "--no-portal")
-    ] = True
+    portal: Annotated[bool, setting("run the web portal", "--no-portal")] = True
     portal_port: Annotated[
-        Port, setting("the web portal; HTTP on loopback, HTTPS elsewhere", "--portal-port")
+        Port, setting("web portal; HTTP on loopback, HTTPS elsewhere", "--portal-port")
     ] = PORTAL_PORT
     portal_environment: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        setting("the name that every page of the portal shows; red when it says `prod` or `live`"),
+        setting("name on every page of the portal; red if it contains `prod` or `live`"),
     ] = None
-    portal_read_only: Annotated[
-        bool, setting("whether the portal only shows, and changes nothing")
-    ] = False
+    portal_read_only: Annotated[bool, setting("the portal permits no changes")] = False
     portal_users_file: Annotated[
         Path | None,
-        setting("users who sign in without the admin token: names, roles, hashed passwords"),
+        setting("file of users who sign in without the admin token"),
     ] = None
     portal_mask: Annotated[
         str | None,
         Meta(extra={"read": readers.read_mask}),
-        setting(
-            "fields of events that the portal shows to administrators alone, such as "
-            "`json.card.number, properties.email, key`"
-        ),
+        setting("fields of events that the portal shows only to administrators"),
     ] = None
     portal_trusted_proxies: Annotated[
         int,
         Meta(ge=0, le=10),
-        setting(
-            "how many reverse proxies before the portal append to `X-Forwarded-For`: the client's "
-            "address is that many entries from the right"
-        ),
+        setting("number of reverse proxies that append to `X-Forwarded-For`"),
     ] = 0
     auth_expiry_grace_seconds: Annotated[
         int,
         Meta(ge=0, le=limits.EXPIRY_GRACE_S_MAX),
-        setting(
-            "how long an AMQP link outlives its token, 0 to 600 seconds; an expired token opens "
-            "nothing new"
-        ),
+        setting("seconds for which a link outlives its token: 0 to 600"),
     ] = field(default=limits.EXPIRY_GRACE_S, name="auth.expiry_grace_seconds")
     tls_certificate_file: Annotated[
         Path | None,
-        setting(
-            "your own certificate chain (PEM); without it a development certificate is created"
-        ),
+        setting("certificate chain (PEM); by default one is created"),
     ] = field(default=None, name="tls.certificate_file")
-    tls_key_file: Annotated[Path | None, setting("its private key (PEM, not encrypted)")] = field(
-        default=None, name="tls.key_file"
-    )
+    tls_key_file: Annotated[
+        Path | None, setting("private key of the certificate (PEM, not encrypted)")
+    ] = field(default=None, name="tls.key_file")
     tls_ca_file: Annotated[
-        Path | None, setting("the CA that clients verify it with, named in the banner")
+        Path | None, setting("CA file with which clients verify the certificate")
     ] = field(default=None, name="tls.ca_file")
     # Last: the name hides the module `limits` for the defaults after it.
     limits: Annotated[
         LimitSet,  # of a namespace that states none
-        setting(
-            "limits of a standard namespace: `specification` (256 KB publications, 2 to 32 "
-            "partitions) or `current` (Azure's of today: 1 MB, 1 to 32)",
-            "--limits",
-        ),
+        setting("limits of standard namespaces: `specification` or `current`", "--limits"),
     ] = LimitSet.SPECIFICATION
     namespaces: tuple[NamespaceSettings, ...] = (
         NamespaceSettings(name=DEFAULT_NAMESPACE, hubs=(HubSettings(name=DEFAULT_HUB),)),
@@ -434,28 +402,23 @@ class DefaultNamespaceOptions(msgspec.Struct, frozen=True, kw_only=True):
     hubs: Annotated[
         tuple[HubSettings, ...],
         Meta(extra={"read": _read_hub_specs}, extra_json_schema=_TEXTS_SCHEMA),
-        setting(
-            "event hubs of the default namespace, `NAME` or `NAME:PARTITIONS`, created if absent",
-            "--hub",
-        ),
+        setting("event hubs to create if absent: `NAME` or `NAME:PARTITIONS`", "--hub"),
     ] = ()
     throughput_units: Annotated[
         Units | None,
         setting(
-            "of the default namespace: 1 to 20, more with a grant, or `unlimited` (counted, not "
-            "enforced)",
-            "--throughput-units",
+            "units to enforce: 1 to 20, more with a grant, or `unlimited`", "--throughput-units"
         ),
     ] = None
     root_key: Annotated[
         Secret | None,
         Meta(extra={"read": readers.read_key}),
-        setting("key of the default namespace's `RootManageSharedAccessKey`", in_file=False),
+        setting("key of the policy `RootManageSharedAccessKey`", in_file=False),
     ] = None
     root_key_file: Annotated[
         Secret | None,
         Meta(extra={"read": readers.read_key_file}, extra_json_schema={"type": "string"}),
-        setting("a file that holds that key"),
+        setting("file with that key"),
     ] = None
 
 
