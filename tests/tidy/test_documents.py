@@ -36,10 +36,6 @@ NOT_WRITTEN = {
     "guides/install.md",
     "guides/kubernetes.md",
     "guides/systemd.md",
-    "tutorials/first-event.md",
-    "tutorials/from-azure-event-hubs-spark.md",
-    "tutorials/from-the-emulator.md",
-    "tutorials/parquet-lake.md",
 }
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 
