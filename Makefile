@@ -20,7 +20,7 @@
 BIN := .venv/bin
 # Folders with code in them: mypy refuses an empty one.
 CODE := $(sort $(foreach d,src tests benchmarks tools,$(if $(wildcard $(d)/*.py $(d)/*/*),$(d))))
-QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/simulation tests/docs)
+QUICK := $(wildcard tests/unit tests/contract tests/protocol tests/faults tests/simulation)
 ARGS ?=
 # Three workers on two cores: most tests wait for processes and clocks. tests/tidy ran in `check`.
 EVERYTHING := -q -n $(or $(TEST_WORKERS),3) --dist loadscope --no-loadscope-reorder \
@@ -73,7 +73,6 @@ figures: setup
 asan: setup
 	@tools/asan.sh $(ARGS)
 
-.PHONY: docs
 docs: setup
 	@NO_COLOR=1 $(BIN)/zensical build --clean --strict --config-file zensical.toml
 	@echo "The site is in build/site: open build/site/index.html."
@@ -86,4 +85,4 @@ lock: setup
 	@tools/lock.sh
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

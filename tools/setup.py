@@ -47,11 +47,11 @@ class SetupError(Exception):
 
 class Progress:
     """One line per step with its time and what it added to .venv; while the step works, a line
-    before two seconds are over (the same line again on a terminal)."""
+    every second (the same line again on a terminal)."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()
-        self.tick_s = 1.0 if self._is_terminal else 1.8
+        self.tick_s = 1.0
         self._step = ""
         self._started_s = self._step_started_s = time.monotonic()
         self._bytes = 0
@@ -96,10 +96,8 @@ def main(arguments: Sequence[str]) -> int:
     if level not in LEVELS:
         print(f"usage: tools/setup.sh [{' | '.join(LEVELS)}]", file=sys.stderr)
         return 2
-    # Two makes at once (serve beside test) must not fill one directory together.
-    guard = os.open(ROOT / "tools", os.O_RDONLY)
-    fcntl.flock(guard, fcntl.LOCK_EX)
     try:
+        guard = lock_environment()
         if not is_up_to_date(level):
             build_environment(level)
         # Also where PYTHONDONTWRITEBYTECODE is set: a start that compiles takes twice as long.
@@ -111,7 +109,26 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         progress.interrupt()
         return 130
+    os.close(guard)
     return 0
+
+
+def lock_environment() -> int:
+    """Two makes at once (serve beside test) must not fill one directory together: wait for the
+    other one. The lock ends with this process."""
+    guard = os.open(ROOT / "tools", os.O_RDONLY)
+    is_waiting = False
+    while True:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return guard
+        except BlockingIOError:
+            if is_waiting:
+                progress.tick()
+            else:
+                progress.begin(f"waiting for another make that sets up {VENV}")
+            is_waiting = True
+            time.sleep(progress.tick_s)
 
 
 def is_up_to_date(level: str) -> bool:
@@ -200,6 +217,7 @@ def install_penstock() -> None:
         raise SetupError(setup_failed("Penstock itself"))
     # Spark finds this one where the machine has no Java; else it starts the machine's own.
     run([PYTHON, "-m", "penstock.spark.java", VENV / "bin"])
+    run([PYTHON, "-m", "compileall", "-q", ROOT / "src"], quiet=True)
     progress.end()
     if not run([PYTHON, "-c", "import penstock.kernels._publications"], quiet=True):
         print("compiled kernels not built (they need a C compiler): the pure ones serve, slower")
@@ -261,13 +279,8 @@ def install_entries(entries: Iterable[str], *, quiet: bool = False) -> bool:
 def remove_strangers(known: set[str]) -> None:
     """What an older lock brought would hide a dependency that nobody declares any more. Before
     anything is installed: another distribution may have had the same files."""
-    listed = subprocess.run(
-        [PYTHON, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout.split()
-    strangers = {canonical(re.split(r"[=@ ]", line)[0]) for line in listed} - known
+    metadata = VENV.glob("lib/python*/site-packages/*-*.dist-info")
+    strangers = {canonical(each.stem.rpartition("-")[0]) for each in metadata} - known
     if strangers:
         pip: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "uninstall", "--quiet", "--yes")
         if UV.exists():

@@ -135,8 +135,9 @@ def _kb_per_partition(data: Path, hubs: int) -> float:
     penstock = Penstock(data)
     try:
         penstock.fresh()
-        with ManagementClient(penstock.facts["admin"], penstock.facts["admin_token"]) as client:
-            namespace = str(penstock.facts["namespace"])
+        facts = {name: str(value) for name, value in penstock.facts.items()}
+        with ManagementClient(facts["admin"], facts["admin_token"]) as client:
+            namespace = facts["namespace"]
             for number in range(hubs + 1):
                 client.put_hub(namespace, f"hub-{number:03}", partition_count=HUB_PARTITIONS)
                 run(_one_event_each(penstock, f"hub-{number:03}"))

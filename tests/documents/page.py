@@ -25,7 +25,7 @@ COMBINATIONS = ({"spark", "background"}, {"spark", "output"})
 _WITH_ARGUMENT = ("skip", "file")
 _FENCE = re.compile(r"( *)(`{3,}|~{3,})\s*([\w+-]*)")
 _DIRECTIVE = re.compile(r"\s*<!-- test: *(\S*) *(.*?) *-->\s*$")
-_LIKE_DIRECTIVE = re.compile(r"<!--\s*test\b")
+_LIKE_DIRECTIVE = re.compile(r"(?<!`)<!--\s*test\b")  # not one that a page cites
 _NAMED = re.compile(r"# (\w+\.py)\n")
 
 

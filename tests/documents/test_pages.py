@@ -12,10 +12,6 @@ from tests.documents.syntax import find_syntax_error
 ROOT = Path(__file__).resolve().parents[2]
 TOP = ("README.md", "CONTRIBUTING.md")
 PAGES = sorted([*TOP, *(str(file.relative_to(ROOT)) for file in ROOT.glob("docs/**/*.md"))])
-# Pages whose blocks are only parsed until the page is rewritten: remove yours with its rewrite.
-NOT_YET = {
-    "CONTRIBUTING.md",
-}
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -23,10 +19,6 @@ def blocks_of(page: str) -> list[Block]:
 
 
 SPARK_PAGES = [page for page in PAGES if "<!-- test: spark -->" in (ROOT / page).read_text()]
-
-
-def test_pages_that_are_not_run_yet_exist() -> None:
-    assert set(PAGES) >= NOT_YET
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -40,7 +32,7 @@ def test_blocks_can_be_parsed(page: str) -> None:
 
 
 @pytest.mark.sdk
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in NOT_YET])
+@pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page: str, tmp_path: Path) -> None:
     with Session(tmp_path, blocks_of(page)) as session:
         session.run()

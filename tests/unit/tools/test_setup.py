@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,42 @@ def test_an_unknown_level_is_a_usage_error() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "usage: tools/setup.sh [wheel | serve | all]\n"
+
+
+def test_packages_that_the_level_does_not_have_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("typing_extensions-4.1", "penstock-0.1.0", "penstock_eventhubs-0.2.0"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    commands: list[list[str]] = []
+
+    def note(command: list[str]) -> bool:
+        commands.append([str(word) for word in command])
+        return True
+
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    monkeypatch.setattr(setup, "run", note)
+    setup.remove_strangers({"typing-extensions", *setup.NOT_LOCKED})
+    assert [command[-1] for command in commands] == ["penstock"]
+    commands.clear()
+    setup.remove_strangers({"typing-extensions", "penstock", *setup.NOT_LOCKED})
+    assert commands == []
+
+
+def test_a_second_make_waits_for_the_first_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "tools").mkdir()
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    progress = setup.Progress()
+    monkeypatch.setattr(setup, "progress", progress)
+    first = setup.lock_environment()
+
+    def release(seconds: float) -> None:
+        assert seconds < 2
+        os.close(first)
+
+    monkeypatch.setattr(time, "sleep", release)
+    os.close(setup.lock_environment())
+    assert capfd.readouterr().out.startswith("waiting for another make")
