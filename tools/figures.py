@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import catalog
+from benchmarks.figures import catalog, pages, run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "figures.json"
@@ -100,8 +100,6 @@ def fill_section(text: str, section: str) -> str:
 
 def outputs(figures: Figures) -> dict[Path, str]:
     """Every file that depends on the figures, as it must be."""
-    from benchmarks.figures import pages
-
     generated: dict[Path, Callable[[Figures], str]] = {
         ROOT / "docs" / "benchmarks.md": pages.benchmarks,
         ROOT / "docs" / "figures.md": pages.all_figures,
@@ -149,26 +147,27 @@ def main() -> int:
             print(f"{key:55} {figure.meaning}")
         return 0
     try:
-        if given.write:
-            figures = read()
-            store(figures)
-        else:
-            from benchmarks.figures import run
-
-            figures = run.measure(
-                given.parts or list(catalog.PARTS),
-                TRIAL if given.trial else RESULTS,
-                resume=given.resume,
-                trial=given.trial,
-            )
-            if given.trial:
-                return 0
-        for file in write(figures):
-            print(f"written: {file.relative_to(ROOT)}")
-    except MarkerError as error:
+        figures = _measured(given)
+        if not given.trial:
+            for file in write(figures):
+                print(f"written: {file.relative_to(ROOT)}")
+    except (MarkerError, run.NotIdle, run.PartFailed) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _measured(given: argparse.Namespace) -> Figures:
+    if given.write:
+        figures = read()
+        store(figures)
+        return figures
+    return run.measure(
+        given.parts or list(catalog.PARTS),
+        TRIAL if given.trial else RESULTS,
+        resume=given.resume,
+        trial=given.trial,
+    )
 
 
 if __name__ == "__main__":

@@ -46,11 +46,15 @@ class NotIdle(Exception):
     """Other programs use the machine."""
 
 
+class PartFailed(Exception):
+    """A part could not be measured; the parts before it are stored."""
+
+
 def measure(
     parts: Sequence[str], file: Path, *, resume: bool, trial: bool, directory: Path | None = None
 ) -> dict[str, Any]:
     """Returns the content of the file after each of the parts was measured and stored."""
-    from tools import figures as results
+    from tools import figures as results  # which imports this module
 
     found: dict[str, Any] = results.read(file) if file.exists() else {"about": {}, "parts": {}}
     commit = _git("rev-parse", "--short=12", "HEAD")
@@ -135,16 +139,19 @@ def in_process(part: str, *, trial: bool, directory: Path | None) -> dict[str, A
     command = [sys.executable, "-m", "benchmarks.figures.run", part]
     command += ["--trial"] if trial else []
     command += ["--directory", str(directory)] if directory else []
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, cwd=ROOT, check=False, timeout=PART_S, text=True
-    )
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, cwd=ROOT, check=False, timeout=PART_S, text=True
+        )
+    except subprocess.TimeoutExpired:
+        raise PartFailed(f"The part {part} took more than {PART_S:.0f} s.") from None
     if done.returncode != 0:
-        raise RuntimeError(f"The part {part} failed; what it said is above.")
+        raise PartFailed(f"The part {part} failed, see above; go on with `--resume`.")
     figures: dict[str, Any] = json.loads(done.stdout)
     wanted = {key.partition(".")[2] for key in catalog.figures() if key.startswith(part + ".")}
     missing = {key for key in wanted if "." not in key} - figures.keys()
     if missing:
-        raise RuntimeError(f"The part {part} did not measure {', '.join(sorted(missing))}.")
+        raise PartFailed(f"The part {part} did not measure {', '.join(sorted(missing))}.")
     return figures
 
 

@@ -84,18 +84,18 @@ def test_a_part_is_stored_when_it_is_measured_and_kept_by_resume(
     def measured(part: str, **_: object) -> dict[str, Any]:
         asked.append(part)
         if part == "disk":
-            raise RuntimeError("the disk is full")
+            raise run.PartFailed("the disk is full")
         return {"empty_s": 0.5}
 
     monkeypatch.setattr(run, "in_process", measured)
     monkeypatch.setattr(run, "wait_until_idle", lambda: 0.1)
     monkeypatch.setattr(run, "wait_until_quiet", lambda: None)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(run.PartFailed):
         run.measure(["start", "disk"], file, resume=False, trial=False)
     stored = json.loads(file.read_text())
     assert stored["start"]["empty_s"] == 0.5
     assert stored["parts"]["start"]["load_average"] == stored["about"]["load_average"] == 0.1
-    with pytest.raises(RuntimeError):
+    with pytest.raises(run.PartFailed):
         run.measure(["start", "disk"], file, resume=True, trial=False)
     assert asked == ["start", "disk", "disk"]
 
@@ -107,5 +107,5 @@ def test_a_part_runs_in_a_process_and_must_measure_all_of_its_keys(
     script.write_text("#!/bin/sh\necho '{\"first_ms\": 200.0}'\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    with pytest.raises(RuntimeError, match="testing did not measure broker_ms"):
+    with pytest.raises(run.PartFailed, match="testing did not measure broker_ms"):
         run.in_process("testing", trial=True, directory=None)
