@@ -47,7 +47,7 @@ STATUS_S = 1.0  # between two looks at Capture
 CAPTURE_WINDOW_S = 60  # the shortest that Event Hubs has
 HUB, WINDOW, LATE = "telemetry", "10 seconds", "40 seconds"
 DESTINATION, CONTAINER = "files", "lake"
-DOORS = ("amqp", "amqps", "https", "admin", "portal")
+LISTENERS = ("amqp", "amqps", "https", "admin", "portal")
 
 
 class Demo:
@@ -69,8 +69,10 @@ class Demo:
         config = folder / "penstock.toml"
         url = (folder / "captured").as_uri()
         config.write_text(f'[capture.destinations.{DESTINATION}]\nurl = "{url}"\n')
-        self.service, facts = self._start_service(dict.fromkeys(DOORS, 0))
-        self._ports = {door: int(str(facts[door]).rpartition(":")[2].strip("/")) for door in DOORS}
+        self.service, facts = self._start_service(dict.fromkeys(LISTENERS, 0))
+        self._ports = {
+            name: int(str(facts[name]).rpartition(":")[2].strip("/")) for name in LISTENERS
+        }
         self.view.endpoint = str(facts["amqp"])
         self.view.note(f"broker ready after {self.seconds:.1f} s: sb://{facts['amqp']}")
         self.client = ManagementClient(facts["admin"], str(facts["admin_token"]))
@@ -225,7 +227,7 @@ class Demo:
         if view.is_down or view.is_ending:
             return
         if self.service.process.poll() is not None:
-            raise DemoFailed(f"service ended:\n{self.service.said()}")
+            raise DemoFailed(f"service ended:\n{self.service.last_output()}")
         if self._is_captured and self.seconds >= self._next_status_s:
             self._next_status_s = self.seconds + STATUS_S
             self._look_at_capture()

@@ -87,15 +87,17 @@ class Part:
                     break
                 return found
             tick()
-        raise DemoFailed(f"{self.name} did not start:\n{self.said()}")
+        raise DemoFailed(f"{self.name} did not start:\n{self.last_output()}")
 
     def check(self) -> None:
         """It runs, or ended well."""
         if self.process.poll() not in (None, 0):
-            raise DemoFailed(f"{self.name} ended with {self.process.returncode}:\n{self.said()}")
+            raise DemoFailed(
+                f"{self.name} ended with {self.process.returncode}:\n{self.last_output()}"
+            )
 
-    def said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:].strip() or "(it said nothing)"
+    def last_output(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:].strip() or "(no output)"
 
     def terminate(self) -> None:
         if self.process.poll() is None:

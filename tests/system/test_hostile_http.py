@@ -14,7 +14,7 @@ from penstock.model import limits
 if TYPE_CHECKING:
     from tests.system.conftest import Attacker, Hostile, Kit, Victim
 
-DOORS = ["https", "admin"]
+LISTENERS = ["https", "admin"]
 UPGRADE = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -22,8 +22,8 @@ UPGRADE = (
 )
 
 
-def dial(attacker: Attacker, door: str) -> Hostile:
-    return attacker.dial(door) if door == "admin" else attacker.secure(door)
+def dial(attacker: Attacker, listener: str) -> Hostile:
+    return attacker.dial(listener) if listener == "admin" else attacker.secure(listener)
 
 
 # --- two readings of one request ----------------------------------------------------------------
@@ -51,13 +51,13 @@ TWO_READINGS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_request_with_two_readings_ends_its_connection(
-    victim: Victim, attacker: Attacker, kit: Kit, door: str
+    victim: Victim, attacker: Attacker, kit: Kit, listener: str
 ) -> None:
     """Whatever a proxy before us made of it, the second request is never answered."""
     start = b"POST /events/messages HTTP/1.1\r\nHost: localhost\r\n"
-    crowd = {name: dial(attacker, door) for name in TWO_READINGS}
+    crowd = {name: dial(attacker, listener) for name in TWO_READINGS}
     for name, hostile in crowd.items():
         hostile.say(start + TWO_READINGS[name] + SMUGGLED)
     assert kit.all_cut_off(crowd.values())
@@ -78,11 +78,11 @@ NO_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_what_is_no_request_ends_its_connection(
-    victim: Victim, attacker: Attacker, kit: Kit, door: str
+    victim: Victim, attacker: Attacker, kit: Kit, listener: str
 ) -> None:
-    crowd = {said: dial(attacker, door) for said in NO_REQUESTS}
+    crowd = {said: dial(attacker, listener) for said in NO_REQUESTS}
     for said, hostile in crowd.items():
         hostile.say(said)
     assert kit.all_cut_off(crowd.values())
@@ -106,12 +106,12 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_too_much_of_anything_ends_its_connection(
-    victim: Victim, attacker: Attacker, kit: Kit, door: str
+    victim: Victim, attacker: Attacker, kit: Kit, listener: str
 ) -> None:
     with victim.survives(growth_mb=30):
-        crowd = {name: dial(attacker, door) for name in TOO_MUCH}
+        crowd = {name: dial(attacker, listener) for name in TOO_MUCH}
         for name, hostile in crowd.items():
             start, again = TOO_MUCH[name]
             hostile.say(start)

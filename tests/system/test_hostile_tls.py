@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.system.conftest import Attacker, Hostile, Kit, Victim
 
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the first 11 bytes of 517
-DOORS = ["amqps", "https"]
+LISTENERS = ["amqps", "https"]
 
 
 def trusting(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
@@ -29,28 +29,30 @@ def trusting(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 def test_handshakes_that_are_left_at_once_cost_nothing_for_long(
-    victim: Victim, attacker: Attacker, door: str
+    victim: Victim, attacker: Attacker, listener: str
 ) -> None:
     with victim.survives(growth_mb=30):
         for _ in range(60):
-            attacker.secure(door, trusting()).close()
+            attacker.secure(listener, trusting()).close()
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_stalled_handshakes_keep_nobody_out(victim: Victim, attacker: Attacker, door: str) -> None:
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_stalled_handshakes_keep_nobody_out(
+    victim: Victim, attacker: Attacker, listener: str
+) -> None:
     """A hundred of them at every stage; TLS clients come in beside them."""
     with victim.survives(growth_mb=40):
         for number in range(100):
-            hostile = attacker.dial(door)
+            hostile = attacker.dial(listener)
             hostile.say(CLIENT_HELLO[: number % len(CLIENT_HELLO)] or b"\x16")
         friend = attacker.secure("amqps")
         friend.say(SASL_HEADER)
         assert friend.hear().startswith(SASL_HEADER)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -64,10 +66,10 @@ def test_stalled_handshakes_keep_nobody_out(victim: Victim, attacker: Attacker, 
     ids=["http", "amqp", "record", "hello", "alert", "zeros"],
 )
 def test_garbage_instead_of_tls_costs_its_connection(
-    victim: Victim, attacker: Attacker, kit: Kit, door: str, garbage: bytes
+    victim: Victim, attacker: Attacker, kit: Kit, listener: str, garbage: bytes
 ) -> None:
     with victim.survives(growth_mb=20):
-        crowd = [attacker.dial(door) for _ in range(10)]
+        crowd = [attacker.dial(listener) for _ in range(10)]
         for hostile in crowd:
             hostile.say(garbage)
         if garbage[:1] == b"\x16" and len(garbage) < 20:
