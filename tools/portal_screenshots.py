@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PENSTOCK = Path(sys.executable).with_name("penstock")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 CAPTURE_S = 300
-WIDTHS = {"wide": (1280, 800), "narrow": (390, 844)}
+WIDTHS = {"wide": (1440, 900), "narrow": (390, 844)}
 PAGES = {
     "overview": "/",
     "hubs": "/hubs",
@@ -258,7 +258,7 @@ def main() -> None:
 
 
 def take(browser: Browser, facts: dict[str, Any], target: Path, *, everything: bool) -> None:
-    plain = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    plain = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     plain.goto(facts["portal"] + "/signin")
     plain.screenshot(path=target / "signin.png")
     for width in WIDTHS:

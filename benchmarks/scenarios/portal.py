@@ -78,7 +78,8 @@ class Tabs:
         answer.read()
         cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
         while not self._stop.wait(EVERY_S):
-            connection.request("GET", PAGES[number % len(PAGES)], headers={"Cookie": cookie})
+            headers = {"Cookie": cookie, "X-Live": "1"}
+            connection.request("GET", PAGES[number % len(PAGES)], headers=headers)
             answer = connection.getresponse()
             answer.read()
             self.answers += 1

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 import penstock
 
 ROOT = Path(__file__).resolve().parents[2]
+PORTAL = ROOT / "src" / "penstock" / "portal"
 DEADLINE_S = 90
 IMPORT_ALL = """
 import importlib, pkgutil, penstock
@@ -84,7 +85,9 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_package_its_types_and_its_licence(contents: list[str]) -> None:
     wanted = [
         *(ROOT / "src").rglob("*.py"),
-        *(ROOT / "src" / "penstock" / "portal" / "static").iterdir(),
+        *(PORTAL / "static").iterdir(),
+        *(PORTAL / "templates").iterdir(),
+        *(PORTAL / "vendor").glob("*/*"),
     ]
     missing = {str(file.relative_to(ROOT / "src")) for file in wanted} - set(contents)
     assert missing == set()

@@ -116,6 +116,26 @@ def format_integer(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value:,}"
 
 
+def format_number(value: float | None) -> str:
+    """Exact below a million, then with three digits.
+
+    >>> format_number(5398), format_number(0.42), format_number(7_204_000), format_number(None)
+    ('5,398', '0.4', '7.2 M', '–')
+    """
+    if value is None:
+        return _UNKNOWN
+    if abs(value) < 10:
+        return f"{value:.1f}".removesuffix(".0")
+    if abs(value) < 999_999.5:
+        return f"{value:,.0f}"
+    amount, unit = value / 1e6, "M"
+    for larger in ("G", "T"):
+        if abs(amount) < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.3g} {unit}"
+
+
 def format_plural(number: int, noun: str) -> str:
     """
     >>> format_plural(1, "unit"), format_plural(0, "unit")

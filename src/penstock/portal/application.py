@@ -22,12 +22,12 @@ from penstock.model.clock import Clock
 from penstock.model.errors import NotFound, PenstockError
 from penstock.model.host_names import HostNames
 from penstock.portal.address_limits import limit_key
-from penstock.portal.html import path
-from penstock.portal.layout import error_page, retry_page
 from penstock.portal.page_request import ActionCompleted, PageRequest, PageRoute, Portal
 from penstock.portal.pages import PUBLIC, ROUTES
 from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import PortalSettings
+from penstock.portal.shell import error_page, retry_page
+from penstock.portal.urls import path
 
 log = logging.getLogger("penstock.portal")
 
@@ -212,8 +212,8 @@ def access_denied_reason(visit: PageRequest, route: PageRoute) -> str | None:
             f"{visit.session.role.name.lower()}: this needs {route.role.name.lower()}."
         )
     hub = visit.words.get("hub")
-    is_change_of_all = hub is None and route.role > AdminRole.VIEWER and route.pattern != "/hubs"
-    if is_change_of_all and visit.session.hubs:
+    is_for_all = hub is None and route.pattern not in ("/hubs", "/new-hub")
+    if is_for_all and route.role > AdminRole.VIEWER and visit.session.hubs:
         return f"You are signed in as '{visit.session.user}', who has some event hubs and no more."
     if hub is not None and not visit.sees(hub):
         return f"You are signed in as '{visit.session.user}', who may not see this event hub."

@@ -18,12 +18,12 @@ from penstock.model.errors import ArgumentError, NotFound, PenstockError
 from penstock.portal.address_limits import RequestRate, client_address
 from penstock.portal.event_browser import EventBrowser
 from penstock.portal.field_mask import FieldMask
-from penstock.portal.html import path
 from penstock.portal.revocations import Revocations
 from penstock.portal.service_client import PortalServiceClient
 from penstock.portal.sessions import FailedSignIns, PortalSession, SessionCookies
 from penstock.portal.settings import PortalSettings
 from penstock.portal.signing import Signer
+from penstock.portal.urls import path
 from penstock.portal.users import PasswordChecks, User, Users, can_see_hub
 
 log = logging.getLogger("penstock.portal")
@@ -31,6 +31,7 @@ log = logging.getLogger("penstock.portal")
 T = TypeVar("T")
 _INTEGER_MAX = 999_999_999
 _FLASHES_MAX = 1000
+_OPEN_MAX = 50  # unfolded rows
 _RENEW_AFTER_MS = 5 * 60_000  # the age of a cookie that is written again
 
 
@@ -137,6 +138,10 @@ class PageRequest(msgspec.Struct, kw_only=True):
             self.portal.settings.read_only and role > AdminRole.VIEWER
         )
 
+    def may_everywhere(self, role: AdminRole) -> bool:
+        """Like `may`, for what concerns more than the hubs that the user may see."""
+        return self.may(role) and not self.session.hubs
+
     def sees(self, hub: str) -> bool:
         return can_see_hub(self.session.hubs, hub)
 
@@ -167,6 +172,30 @@ class PageRequest(msgspec.Struct, kw_only=True):
         """The path of this page."""
         parts = self.route.pattern.strip("/").split("/")
         return self.link(*(part.format(**self.words) for part in parts), **query)
+
+    def here(self, /, **changes: object) -> str:
+        """The address of this page with other parameters of its query; None removes one."""
+        query: dict[str, object] = {
+            name: self.request.query_params.getlist(name)
+            for name in self.request.query_params
+            if name != "namespace"
+        }
+        return self.page_link(**(query | changes))
+
+    def is_open(self, key: str) -> bool:
+        """Whether the row of this key is unfolded."""
+        return key in self.request.query_params.getlist("open")
+
+    def toggled(self, name: str, value: str) -> str:
+        """The address of this page with the value added to a parameter, or taken from it."""
+        values = self.request.query_params.getlist(name)[-_OPEN_MAX:]
+        rest = [each for each in values if each != value]
+        return self.here(**{name: rest if len(rest) < len(values) else [*rest, value]})
+
+    def kept_parameters(self, *names: str) -> list[tuple[str, str]]:
+        """Names and values of the query but those of `names`, for the hidden fields of a form."""
+        pairs = self.request.query_params.multi_items()
+        return [(name, value) for name, value in pairs if name not in names]
 
     @property
     def address_path(self) -> str:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from functools import cache
 from pathlib import Path
 
 from starlette.responses import PlainTextResponse, Response
@@ -17,6 +16,7 @@ from penstock.capture.container import SYNC_BYTES, encode_block_header, encode_h
 from penstock.formats.avro import encode_capture_records
 from penstock.formats.event_record import to_csv, to_json_lines
 from penstock.formats.event_view import EventView
+from penstock.portal.assets import asset, static_files
 from penstock.portal.page_request import PageRequest
 
 DOWNLOAD_FORMATS = {"jsonl": "JSON lines", "csv": "CSV", "avro": "Avro"}
@@ -108,19 +108,15 @@ _STATIC_TYPES = {
 }
 
 
-@cache
-def static_files() -> dict[str, bytes]:
-    folder = Path(__file__).parent / "static"
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
 async def static_file(visit: PageRequest) -> Response:
     name = visit.words["name"]
     content = static_files().get(name)
     if content is None:
         return PlainTextResponse("There is no such file.\n", 404)
-    # An hour, and the address names the version: an upgrade is seen at once.
-    headers = {"cache-control": "private, max-age=3600"}
+    # A year, if the address names this content: another content has another address.
+    is_current = visit.address_path == asset(name)
+    lifetime = "max-age=31536000, immutable" if is_current else "no-cache"
+    headers = {"cache-control": f"private, {lifetime}"}
     return Response(content, media_type=_STATIC_TYPES[Path(name).suffix], headers=headers)
 
 

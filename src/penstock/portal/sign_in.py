@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
@@ -12,12 +11,10 @@ from penstock.management.permissions import AdminRole, role_from_claims
 from penstock.model import names
 from penstock.model.errors import PenstockError, ServerBusy
 from penstock.portal.address_limits import limit_key
-from penstock.portal.components import error_box, field, hidden, submit
-from penstock.portal.html import Html, el
-from penstock.portal.layout import LOGO, bare_page
 from penstock.portal.page_request import PageRequest, cookie_name
 from penstock.portal.sessions import PortalSession
 from penstock.portal.settings import hash_token
+from penstock.portal.shell import bare_page
 from penstock.portal.signing import LINK_PARAMETER, read_link
 
 log = logging.getLogger("penstock.portal")
@@ -40,40 +37,15 @@ async def open_sign_in(visit: PageRequest) -> Response:
 
 
 def sign_in_page(visit: PageRequest, error: str = "", status: int = 200) -> Response:
-    """The first field takes the admin token."""
-    to = hidden("to", _target(visit.query.get("to") or visit.form.get("to") or "/"))
-    password: dict[str, Any] = {"type": "password", "required": True}
-    help_ = (
-        "It is admin_token in runtime.json of the data directory. Or run the command "
-        "penstock portal url --sign-in and open the link that it prints."
+    """User name and password, if there is a file of users; or the admin token."""
+    return bare_page(
+        visit,
+        "signin.html",
+        status=status,
+        error=error,
+        to=_target(visit.query.get("to") or visit.form.get("to") or "/"),
+        has_users=visit.portal.settings.users_file is not None,
     )
-    once = {"autocomplete": "off", "autofocus": True}
-    token = field(visit, "Administration token", "token", help_=help_, **once, **password)
-    forms = [_form(to, token, submit("Sign in"))]
-    if visit.portal.settings.users_file is not None:
-        user = _form(
-            el("p", "or as a user", class_="divider"),
-            to,
-            field(visit, "Name", "name", autocomplete="username", required=True),
-            field(visit, "Password", "password", autocomplete="current-password", **password),
-            submit("Sign in as user", None),
-        )
-        forms.append(user)
-    environment = visit.portal.settings.environment
-    main = el(
-        "main",
-        el("div", LOGO, "Penstock", class_="brand"),
-        el("p", environment, class_="environment") if environment else None,
-        el("h1", "Sign in"),
-        error_box(error) if error else None,
-        *forms,
-        class_="bare signin",
-    )
-    return bare_page(visit, "Sign in", el("body", main), status=status)
-
-
-def _form(*fields: Html) -> Html:
-    return el("form", *fields, method="post", action="/signin", class_="form")
 
 
 async def sign_in(visit: PageRequest) -> Response:

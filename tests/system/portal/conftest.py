@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
+from playwright.sync_api import expect
 from tests.support import toolchains
 
 from penstock.management.client import ManagementClient
@@ -285,13 +286,22 @@ def sign_in(page: Page, server: Server, user: str | None = None) -> None:
     """By the form: with the administration token, or as a user."""
     page.goto(f"{server['portal']}/signin")
     if user is None:
-        page.locator("input:visible").first.fill(server["admin_token"])
-        page.get_by_role("button", name="Sign in", exact=True).click()
+        if (folded := page.get_by_text("Use the administration token")).count():
+            folded.click()
+        page.get_by_label("Administration token").fill(server["admin_token"])
+        page.keyboard.press("Enter")
     else:
-        page.get_by_label("Name").fill(user)
+        page.get_by_label("User name").fill(user)
         page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in as user").click()
+        page.get_by_role("button", name="Sign in", exact=True).click()
     page.wait_for_url(server["portal"] + "/")
+
+
+def choose(page: Page, menu: str, item: str) -> None:
+    """Open the menu of a row, or of the page, and choose an action, which opens a dialog."""
+    page.get_by_label(menu, exact=True).click()
+    page.get_by_role("link", name=item).locator("visible=true").click()
+    expect(page.locator("#dialog")).to_be_visible()
 
 
 def press(page: Page, key: str) -> None:

@@ -103,6 +103,7 @@ def test_session_that_was_planted_is_nobody(browser: Browser, service: Service) 
     (mine,) = [each["value"] for each in context.cookies() if each["name"] == name]
     assert mine != "planted.by-somebody"
     assert mine not in planted.cookies()
+    page.locator(".menu.user summary").click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/signin")
     context.add_cookies([{"name": name, "value": mine, "url": service.url}])

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import msgspec
 import pytest
+from tests.unit.portal.pages import NAMESPACE, PageTest, hub
 
 from penstock.capture.status import CaptureState, CaptureStatus
-from penstock.model.clock import ManualClock
-from penstock.portal.pages import capture
 
 CLOSED_MS = 1_700_000_000_000  # 22:13:20 UTC
 WRITTEN_MS = CLOSED_MS + 95_000  # 22:14:55 UTC
-
-
-def visit() -> Any:
-    clock = ManualClock()
-    return SimpleNamespace(
-        portal=SimpleNamespace(clock=clock),
-        namespace="contoso",
-        form_value=lambda name, default="": str(default),
-    )
 
 
 def status(written_ms: int) -> CaptureStatus:
@@ -30,32 +19,40 @@ def status(written_ms: int) -> CaptureStatus:
     empty: dict[object, object] = {str: "", int: 0, float: 0.0, CaptureState: "Running"}
     fields = msgspec.structs.fields(CaptureStatus)
     known = {each.name: empty[each.type] for each in fields if each.required}
+    known |= {"namespace": NAMESPACE, "hub": "orders"}
     known |= {"last_file": "file:///x.avro", "last_file_ms": CLOSED_MS}
     return msgspec.convert(
         {**known, "recent_files": [{**file, "written_ms": written_ms}]}, CaptureStatus
     )
 
 
-def test_close_of_the_window_and_time_of_writing_are_two_things() -> None:
-    shown = str(capture._status(visit(), status(WRITTEN_MS)))
-    assert shown.count(">Window closed (UTC)<") == 2
-    assert shown.count("22:13:20") == 2
-    assert shown.count(">Written (UTC)<") == 2
-    assert shown.count("22:14:55") == 2
+def shown(folder: Path, written_ms: int) -> str:
+    answers = {"hubs": [hub("orders")], "capture_status": [status(written_ms)]}
+    page = PageTest(folder, answers).get("/hubs/orders/capture")
+    return page.partition("<h2>Last file</h2>")[2].partition("<form")[0]
 
 
-def test_time_of_writing_that_is_not_known_is_a_dash() -> None:
-    shown = str(capture._status(visit(), status(0)))
-    assert shown.count("22:13:20") == 2
-    assert "1970" not in shown
+def test_close_of_the_window_and_time_of_writing_are_two_things(tmp_path: Path) -> None:
+    made = shown(tmp_path, WRITTEN_MS)
+    assert made.count(">Window closed<") == 2
+    assert made.count("22:13:20<") == 2
+    assert made.count(">Written<") == 2
+    assert made.count("22:14:55<") == 2
+
+
+def test_time_of_writing_that_is_not_known_is_a_dash(tmp_path: Path) -> None:
+    made = shown(tmp_path, 0)
+    assert made.count("22:13:20<") == 2
+    assert "1970" not in made
 
 
 @pytest.mark.parametrize(
     ("encoding", "suffix"),
     [("Avro", ".avro"), ("AvroDeflate", ".avro"), ("Parquet", ".parquet")],
 )
-def test_preview_has_the_extension_of_the_encoding(encoding: str, suffix: str) -> None:
-    hub: Any = SimpleNamespace(name="orders", partition_count=2)
-    fields = capture._name_fields(visit(), hub, {"encoding": encoding})
-    shown = "".join(str(each) for each in fields)
-    assert f"{suffix}</code>" in shown
+def test_preview_has_the_extension_of_the_encoding(
+    tmp_path: Path, encoding: str, suffix: str
+) -> None:
+    orders = hub("orders", captureDescription={"encoding": encoding})
+    made = PageTest(tmp_path, {"hubs": [orders]}).get("/hubs/orders/capture")
+    assert f"{suffix}</code>" in made

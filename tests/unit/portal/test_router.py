@@ -9,7 +9,7 @@ import pytest
 
 from penstock.formats import body_view, positions, quantities
 from penstock.model.errors import ArgumentError
-from penstock.portal import components, event_query
+from penstock.portal import charts, event_query, templating
 from penstock.portal.application import PageRouter
 from penstock.portal.page_request import PageRoute
 from penstock.portal.pages.send import parse_properties
@@ -23,7 +23,9 @@ def test_properties_are_lines_or_an_object() -> None:
             parse_properties(wrong)
 
 
-@pytest.mark.parametrize("module", [quantities, positions, body_view, event_query, components])
+@pytest.mark.parametrize(
+    "module", [quantities, positions, body_view, event_query, charts, templating]
+)
 def test_examples_are_true(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

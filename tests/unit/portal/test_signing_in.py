@@ -6,8 +6,9 @@ import asyncio
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from penstock.management.client import ManagementClient
@@ -23,11 +24,18 @@ if TYPE_CHECKING:
     from penstock.portal.settings import PortalSettings
 
 
-async def test_first_field_of_the_page_takes_the_token(browser: Browser) -> None:
-    answer = await browser.get("/signin?to=/scale")
-    assert answer.status == 200
-    visible = re.findall(r'<input(?![^>]*type="hidden")[^>]*>', answer.text)
-    assert 'name="token"' in visible[0]
+async def test_first_field_takes_the_token_unless_there_are_users(
+    browser: Browser, clock: ManualClock, settings: PortalSettings
+) -> None:
+    async def fields(of: Any) -> list[str]:
+        answer = await of.get("/signin?to=/scale")
+        assert answer.status == 200
+        return re.findall(r'<input(?![^>]*type="hidden")[^>]* name="(\w+)"', answer.text)
+
+    assert await fields(browser) == ["name", "password", "token"]
+    application = PortalApplication(msgspec.structs.replace(settings, users_file=None), clock)
+    assert await fields(type(browser)(application)) == ["token"]
+    application.close()
     done = await browser.post("/signin", {"token": browser.token, "to": "/scale"})
     assert (done.status, done.header("location")) == (303, "/scale")
 

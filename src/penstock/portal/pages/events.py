@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -17,13 +15,12 @@ from penstock.formats.filters import compile_filter, format_value, text_filter
 from penstock.formats.positions import StartKind, StartPosition
 from penstock.formats.quantities import format_size, format_time
 from penstock.model.errors import ArgumentError, NotFound, PenstockError
-from penstock.portal import components as ui
 from penstock.portal import responses
 from penstock.portal.event_browser import EventPage, EventSource, EventTest
 from penstock.portal.event_query import COUNT_MAX, EventQuery, format_numbers, parse_query
-from penstock.portal.html import Html, el, path
-from penstock.portal.layout import page
+from penstock.portal.json_view import json_lines
 from penstock.portal.page_request import PageRequest
+from penstock.portal.shell import page
 
 _FROM = {
     "latest": "the end (the last ones)",
@@ -43,6 +40,9 @@ _KINDS = {
     StartKind.TIME: "time",
 }
 _HEADS = ("Partition", "Sequence", "Time (UTC)", "Key", "Size", "Properties", "Body")
+_CLASSES = (
+    *("num p1", "num", "nowrap", "mono clip p2", "num p1", "clip p2", "ellipsis body-cell"),
+)
 
 
 class _ExplorerQuery(msgspec.Struct, frozen=True):
@@ -94,6 +94,13 @@ def compile_search(text: str, expression: str) -> EventTest | None:
     return (lambda event: all(test(event) for test in tests)) if tests else None
 
 
+class EventRow(msgspec.Struct, frozen=True):
+    """Texts in the order of `_HEADS`, and the address of the event."""
+
+    link: str
+    texts: tuple[str, ...]
+
+
 async def explorer(visit: PageRequest) -> Response:
     problem, shown_page = "", EventPage([], {}, {})
     try:
@@ -103,51 +110,37 @@ async def explorer(visit: PageRequest) -> Response:
             shown_page = await browser.page(parsed.source, parsed.query, parsed.count)
     except PenstockError as error:
         problem = str(error)
-    rows = [_build_row(visit, event) for event in shown_page.events]
-    table = ui.table(rows, empty="No events here.", numbers=("Sequence", "Size"))
+    start, at = _chosen_start(visit)
     return await page(
         visit,
-        ui.card("", _form(visit, (await visit.hub()).partition_count)),
-        ui.error_box(problem) if problem else None,
-        ui.card(
-            "",
-            _bar(visit, shown_page),
-            el("div", table, id="results", data_heads=json.dumps(_HEADS)),
-            _downloads(visit),
-        ),
+        "events.html",
+        problem=problem,
+        heads=_HEADS,
+        classes=_CLASSES,
+        rows=[
+            EventRow(_event_link(visit, event), _row_texts(event)) for event in shown_page.events
+        ],
+        starts=_FROM,
+        start=start,
+        at=at,
+        count=_COUNT,
+        count_max=COUNT_MAX,
+        where_example=_WHERE_EXAMPLE,
+        older=_turn_link(visit, "before", shown_page.older),
+        newer=_turn_link(visit, "after", shown_page.newer),
+        downloads=_download_links(visit),
     )
 
 
-def _form(visit: PageRequest, count: int) -> Html:
-    query = visit.query
-    position = query.get("from", "")
-    chosen, at = position or "latest", query.get("at", "")
+def _chosen_start(visit: PageRequest) -> tuple[str, str]:
+    """The entry of the form's list and the text beside it."""
+    position = visit.query.get("from", "")
+    chosen, at = position or "latest", visit.query.get("at", "")
     if chosen in ("before", "after"):  # an older or newer page: the form starts again
-        chosen, at = "latest", ""
-    elif chosen not in _FROM:  # a position alone, as in ?from=42
-        chosen, at = _guess_start(visit, position), position
-
-    def text_field(label: str, name: str, placeholder: str, **attributes: Any) -> Html:
-        value = at if name == "at" else query.get(name, "")
-        fixed = {"placeholder": placeholder, "autocomplete": "off"}
-        return ui.field(visit, label, name, value, **fixed, **attributes)
-
-    return el(
-        "form",
-        ui.hidden("namespace", query["namespace"]) if "namespace" in query else None,
-        ui.partition_select(visit, count, "all partitions", query.get("partition", "")),
-        ui.select(visit, "From", "from", _FROM, chosen),
-        text_field("At", "at", "2026-01-31T12:00, -15min"),
-        text_field("Until", "until", "the end; or as At"),
-        text_field("Find text", "find", "in body, key, properties"),
-        text_field("Where", "where", "json.amount >= 30 and …", title=_WHERE_EXAMPLE),
-        ui.number(visit, "How many", "count", query.get("count", _COUNT), (1, COUNT_MAX)),
-        ui.submit("Show"),
-        method="get",
-        action=path("hubs", visit.words["hub"], "events"),
-        class_="form",
-        id="explorer",
-    )
+        return "latest", ""
+    if chosen not in _FROM:  # a position alone, as in ?from=42
+        return _guess_start(visit, position), position
+    return chosen, at
 
 
 def _guess_start(visit: PageRequest, text: str) -> str:
@@ -159,40 +152,19 @@ def _guess_start(visit: PageRequest, text: str) -> str:
     return _KINDS.get(query.start.kind, "latest")
 
 
-def _bar(visit: PageRequest, shown_page: EventPage) -> Html:
+def _turn_link(visit: PageRequest, kind: str, numbers: dict[str, int]) -> str:
+    """The address of the older or newer page; empty if there is none."""
     same = {name: visit.query.get(name) or None for name in ("partition", "count", "until")}
-    turns = (("← Older", "before", shown_page.older), ("Newer →", "after", shown_page.newer))
-    links = []
-    for text, kind, numbers in turns:
-        to = visit.page_link(**same, from_=kind, at=format_numbers(numbers))
-        links.append(el("a", text, href=to, class_="button") if numbers else None)
-    stream = visit.hub_link("events", "stream")
-    return el(
-        "div",
-        el("button", "Live tail", type="button", data_tail=stream, id="tail"),
-        el("button", "Stop", type="button", id="stop", hidden=True),
-        el("span", *links, id="turn", class_="row"),
-        el("span", aria_live="polite", id="progress", class_="soft"),
-        class_="row",
-    )
+    return visit.page_link(**same, from_=kind, at=format_numbers(numbers)) if numbers else ""
 
 
-def _downloads(visit: PageRequest) -> Html:
+def _download_links(visit: PageRequest) -> list[tuple[str, str, str]]:
+    """Format, label and address."""
     same = {k: v for k, v in visit.query.items() if k not in ("format", "namespace")}
-    links = []
-    for key, label in responses.DOWNLOAD_FORMATS.items():
-        to = visit.hub_link("events", "download", **{**same, "format": key})
-        links.append(el("a", label, href=to, class_="button small", data_download=key))
-    return el("p", "Download these events: ", *links, class_="row")
-
-
-def _build_row(visit: PageRequest, event: EventView) -> dict[str, object]:
-    cells: dict[str, object] = dict(zip(_HEADS, _row_texts(event), strict=True))
-    return cells | {
-        "Sequence": el("a", cells["Sequence"], href=_event_link(visit, event)),
-        "Properties": el("span", cells["Properties"] or "–", class_="clip"),
-        "Body": el("span", cells["Body"] or "–", class_="clip mono"),
-    }
+    return [
+        (key, label, visit.hub_link("events", "download", **{**same, "format": key}))
+        for key, label in responses.DOWNLOAD_FORMATS.items()
+    ]
 
 
 def _event_link(visit: PageRequest, event: EventView, *more: str, **query: object) -> str:
@@ -234,29 +206,25 @@ async def event_page(visit: PageRequest) -> Response:
     content, note = event.read_body(body_view.UNPACKED_MAX)
     view = visit.query.get("as", "")
     view = view if view in body_view.VIEWS else body_view.best_view(content)
-    views = []
-    for key, label in body_view.VIEWS.items():
-        to = _event_link(visit, event, as_=key)
-        views.append(el("a", label, href=to, aria_current=key == view and "true"))
-    to = _event_link(visit, event, "body")
-    download = el("a", "Download", href=to, class_="button small")
-    shown_as = el("nav", *views, class_="ranges", aria_label="Shown as")
-    address = str(visit.request.base_url).rstrip("/") + _event_link(visit, event)
-    properties = _pairs_table(event, "properties", "It has no properties.")
-    cards = (ui.card("Event", _event_facts(event)), ui.card("Properties", properties))
+    text = body_view.format_body(content, view)
     return await page(
         visit,
-        _neighbors(visit, event),
-        el("div", *cards, class_="columns"),
-        ui.card(
-            "Body",
-            el("p", note) if note else None,
-            el("pre", body_view.format_body(content, view), class_="body-view", id="body"),
-            aside=el("div", shown_as, download, class_="row"),
-        ),
-        ui.card("System properties", _pairs_table(event, "annotations", "None.")),
-        ui.card("Link to this event", ui.code(address)),
-        title=f"Event {event.partition}/{event.sequence_number}",
+        "event.html",
+        event=event,
+        facts=_event_facts(event),
+        properties=_pairs(event, "properties"),
+        annotations=_pairs(event, "annotations"),
+        note=note,
+        text=text,
+        lines=json_lines(text) if view == "json" else None,
+        view=view,
+        views=[
+            (key, label, _event_link(visit, event, as_=key))
+            for key, label in body_view.VIEWS.items()
+        ],
+        body_link=_event_link(visit, event, "body"),
+        neighbors=_neighbors(visit, event),
+        address=str(visit.request.base_url).rstrip("/") + _event_link(visit, event),
     )
 
 
@@ -276,37 +244,33 @@ async def _read_event(visit: PageRequest) -> EventView:
     return event
 
 
-def _neighbors(visit: PageRequest, event: EventView) -> Html:
+def _neighbors(visit: PageRequest, event: EventView) -> list[tuple[str, str]]:
     sequence, partition = event.sequence_number, event.partition
-    previous = visit.hub_link("events", partition, str(sequence - 1)) if sequence > 0 else None
-    links = {
-        "← Previous": previous,
-        "Next →": visit.hub_link("events", partition, str(sequence + 1)),
-        "In the list": visit.hub_link("events", partition=partition, from_="sequence", at=sequence),
-    }
-    shown = [el("a", text, href=to, class_="button small") for text, to in links.items() if to]
-    return el("p", *shown, class_="row")
+    links = [
+        ("Next →", visit.hub_link("events", partition, str(sequence + 1))),
+        (
+            "In the list",
+            visit.hub_link("events", partition=partition, from_="sequence", at=sequence),
+        ),
+    ]
+    if sequence > 0:
+        links.insert(0, ("← Previous", visit.hub_link("events", partition, str(sequence - 1))))
+    return links
 
 
-def _event_facts(event: EventView) -> Html:
-    size, fields = len(event.body), dict(_pairs(event, "fields"))
+def _event_facts(event: EventView) -> list[tuple[str, str]]:
+    fields = dict(_pairs(event, "fields"))
     names = [n for n in ("content-type", "message-id", "correlation-id") if n in fields]
-    return ui.facts(
+    return [
         ("Partition", event.partition),
-        ("Sequence number", event.sequence_number),
+        ("Sequence number", str(event.sequence_number)),
         ("Offset", event.offset),
         ("Stored (UTC)", _format_stored(event)),
         ("Partition key", event.partition_key or ""),
-        ("Size", f"{format_size(size)} ({size:,} bytes)"),
+        ("Size", format_size(len(event.body))),
         ("Body type", event.body_type),
         *((name.replace("-", " ").capitalize(), fields[name]) for name in names),
-    )
-
-
-def _pairs_table(event: EventView, attribute: str, empty: str) -> Html:
-    pairs = _pairs(event, attribute)
-    rows = [{"Name": ui.mono(name), "Value": ui.mono(value)} for name, value in pairs]
-    return ui.table(rows, empty=empty)
+    ]
 
 
 async def event_body(visit: PageRequest) -> Response:

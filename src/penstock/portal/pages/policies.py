@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
+import msgspec
 from starlette.responses import Response
 
 from penstock.auth.sas import sign
 from penstock.client import parse_connection_string
 from penstock.formats.quantities import format_moment
 from penstock.management.client import ManagementClient
-from penstock.management.permissions import AdminRole
 from penstock.management.resources import AccessKeys, AuthorizationRuleResource
 from penstock.model import names
 from penstock.model.entities import Secret
-from penstock.model.errors import ArgumentError
-from penstock.portal import components as ui
-from penstock.portal.html import Html, el
-from penstock.portal.layout import page
+from penstock.model.errors import ArgumentError, NotFound
 from penstock.portal.page_request import ActionCompleted, PageRequest
+from penstock.portal.shell import page
 
 RIGHTS = ("Send", "Listen", "Manage")
 _SNIPPETS = Path(__file__).parents[1] / "snippets"
@@ -31,77 +28,82 @@ _ANY_HUB = "YOUR-EVENT-HUB"  # in snippets
 _LIVES = {"1": "1 hour", "24": "1 day", "168": "1 week", "720": "30 days", "8760": "1 year"}
 
 
+class Snippet(msgspec.Struct, frozen=True):
+    label: str
+    text: str
+
+
+class PolicyKeys(msgspec.Struct, frozen=True):
+    """What a policy's row shows once, after its keys were asked for."""
+
+    policy: str
+    texts: list[Snippet]
+    snippets: list[Snippet]
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    facts: list[tuple[str, str]]
+    snippets: list[Snippet]
+
+
 async def policy_list(
-    visit: PageRequest, keys: AccessKeys | None = None, token: Html | None = None
+    visit: PageRequest, keys: PolicyKeys | None = None, token: NewToken | None = None
 ) -> Response:
     """With the keys of one policy, or a new token."""
-    namespace, hub = visit.namespace, visit.words.get("hub")
-    rules = await visit.backend.read(ManagementClient.rules, namespace, hub)
-    scope = f"Of the namespace {namespace}; an event hub has its own beside them."
-    none = "This event hub has no policies of its own; the namespace's apply."
-    forms = None
-    if visit.may(AdminRole.ADMIN):
-        token_form = _token_form(visit, [rule.name for rule in rules]) if rules else None
-        forms = el("div", _create_form(visit), token_form, class_="columns")
+    hub = visit.words.get("hub")
+    rules = await visit.backend.read(ManagementClient.rules, visit.namespace, hub)
     return await page(
         visit,
-        el("p", scope) if hub is None else None,
-        token,
-        *(_rule_card(visit, rule, keys) for rule in rules),
-        None if rules else el("p", none, class_="empty"),
-        forms,
+        "policies.html",
+        rules=rules,
+        keys=keys,
+        token=token,
+        root=names.ROOT_RULE if hub is None else None,
     )
 
 
-def _rule_card(
-    visit: PageRequest, rule: AuthorizationRuleResource, keys: AccessKeys | None
-) -> Html:
-    badges = [ui.badge(right, "good" if right != "Manage" else "warn") for right in rule.rights]
-    rights = el("span", *badges, class_="row")
-    content: Html | None = None
-    if keys is not None and keys.key_name.casefold() == rule.name.casefold():
-        content = _keys(visit, keys)
-    elif visit.may(AdminRole.ADMIN):
-        content = _acts(visit, rule)
-    return ui.card(rule.name, content, aside=rights, id_=f"policy-{rule.name}")
+async def new_policy(visit: PageRequest) -> Response:
+    return await page(visit, "policy_new.html", rights=RIGHTS, chosen=["Listen"])
 
 
-def _acts(visit: PageRequest, rule: AuthorizationRuleResource) -> Html:
-    link = partial(visit.hub_link, "policies", rule.name)
-    note = el("small", "This look is written into the audit log.")
-    button = ui.submit("Show connection strings")
-    show = ui.form(visit, link("keys"), button, note, class_="inline")
-    if rule.name == names.ROOT_RULE and "hub" not in visit.words:
-        return show
-    rights = ui.form(visit, link("rights"), _rights(rule.rights), ui.submit("Save rights"))
-    loss = "Clients that use it are cut off at once."
-    delete = ui.delete_box(visit, link("delete"), "policy", rule.name, loss)
-    return el("div", show, el("details", el("summary", "Change its rights…"), rights), delete)
+async def new_token(visit: PageRequest) -> Response:
+    rules = await visit.backend.read(
+        ManagementClient.rules, visit.namespace, visit.words.get("hub")
+    )
+    return await page(visit, "token_new.html", rules=[rule.name for rule in rules], lives=_LIVES)
 
 
-def _keys(visit: PageRequest, keys: AccessKeys) -> Html:
+async def edit_rights(visit: PageRequest) -> Response:
+    rule = await _find_rule(visit)
+    return await page(visit, "policy_rights.html", rule=rule, rights=RIGHTS, chosen=rule.rights)
+
+
+async def confirm_delete(visit: PageRequest) -> Response:
+    return await page(visit, "policy_delete.html", rule=await _find_rule(visit))
+
+
+async def _find_rule(visit: PageRequest) -> AuthorizationRuleResource:
+    name, hub = visit.words["rule"], visit.words.get("hub")
+    for rule in await visit.backend.read(ManagementClient.rules, visit.namespace, hub):
+        if rule.name.casefold() == name.casefold():
+            return rule
+    raise NotFound(f"There is no policy '{name}' here.")
+
+
+def _policy_keys(visit: PageRequest, keys: AccessKeys) -> PolicyKeys:
     string, hub = keys.primary_connection_string, visit.words.get("hub", _ANY_HUB)
-    shown = (
-        ("Primary connection string", string),
-        ("Secondary connection string", keys.secondary_connection_string),
-        ("Primary key", keys.primary_key),
-        ("Secondary key", keys.secondary_key),
-    )
-    to = visit.hub_link("policies", keys.key_name, "regenerate")
-    renew = []
-    for word in ("primary", "secondary"):
-        which = ui.hidden("which", f"{word.capitalize()}Key")
-        renew.append(ui.action_button(visit, to, f"Regenerate {word} key", which))
-    return el(
-        "div",
-        *((el("h3", title), ui.code(text)) for title, text in shown),
-        el("div", *renew, class_="row"),
-        el("h3", "Snippets"),
-        *_snippets(visit, "connection_string.txt", string=string, hub=hub),
-    )
+    texts = [
+        Snippet("Primary connection string", string),
+        Snippet("Secondary connection string", keys.secondary_connection_string),
+        Snippet("Primary key", keys.primary_key),
+        Snippet("Secondary key", keys.secondary_key),
+    ]
+    snippets = _snippets(visit, "connection_string.txt", string=string, hub=hub)
+    return PolicyKeys(keys.key_name, texts, snippets)
 
 
-def _snippets(visit: PageRequest, file: str, **values: str) -> list[Html]:
+def _snippets(visit: PageRequest, file: str, **values: str) -> list[Snippet]:
     """Ready programs for each SDK: a line `== LABEL` of the file begins one, `$name` is filled
     in."""
     if ca_file := visit.portal.settings.ca_file:
@@ -114,45 +116,9 @@ def _snippets(visit: PageRequest, file: str, **values: str) -> list[Html]:
     _, *parts = re.split(r"^== (.+)\n", (_SNIPPETS / file).read_text(), flags=re.MULTILINE)
     filled = defaultdict(str, values)  # without a CA file its parts are empty
     return [
-        _snippet(label, Template(text).substitute(filled))
+        Snippet(label, Template(text).substitute(filled))
         for label, text in zip(parts[::2], parts[1::2], strict=True)
     ]
-
-
-def _snippet(label: str, text: str) -> Html:
-    return el("details", el("summary", label), ui.code(text))
-
-
-def _rights(chosen: list[str]) -> Html:
-    labels = [
-        el("label", ui.checkbox(f"right_{right}", right in chosen), right) for right in RIGHTS
-    ]
-    note = el("small", "Manage includes Send and Listen.")
-    return el("fieldset", el("legend", "Rights"), *labels, note)
-
-
-def _create_form(visit: PageRequest) -> Html:
-    fields = (ui.name_field(visit, maxlength=50), _rights(["Listen"]), ui.submit("Create policy"))
-    form = ui.form(visit, visit.hub_link("policies"), *fields)
-    return ui.card("Create a policy", form, id_="create")
-
-
-def _token_form(visit: PageRequest, rules: list[str]) -> Html:
-    policies = {rule: rule for rule in rules}
-    hub_field = ui.field(visit, "Event hub", "hub", help_="empty: the whole namespace")
-    if "hub" in visit.words:
-        hub_field = ui.hidden("hub", visit.words["hub"])
-    publisher_help = "optional: it may publish under this name alone"
-    token = ui.form(
-        visit,
-        visit.hub_link("policies", "-", "token"),
-        ui.select(visit, "Signed by the policy", "policy", policies, wide=True),
-        hub_field,
-        ui.field(visit, "Publisher", "publisher", help_=publisher_help),
-        ui.select(visit, "Good for", "hours", _LIVES, "1"),
-        ui.submit("Make token"),
-    )
-    return ui.card("Make a token (SAS)", token, id_="token")
 
 
 # --- acts -----------------------------------------------------------------------------------------
@@ -190,7 +156,8 @@ async def delete(visit: PageRequest) -> Response:
 
 async def show_keys(visit: PageRequest) -> Response:
     """Show the keys in the response itself: no URL, cookie or session contains them."""
-    return await policy_list(visit, await _read_keys(visit, visit.words["rule"]))
+    keys = await _read_keys(visit, visit.words["rule"])
+    return await policy_list(visit, _policy_keys(visit, keys))
 
 
 async def _read_keys(visit: PageRequest, name: str) -> AccessKeys:
@@ -201,7 +168,7 @@ async def _read_keys(visit: PageRequest, name: str) -> AccessKeys:
 async def regenerate(visit: PageRequest) -> Response:
     hub, name, which = visit.words.get("hub"), visit.words["rule"], visit.form.get("which", "")
     keys = await visit.act(lambda client: client.regenerate(visit.namespace, hub, name, which))
-    return await policy_list(visit, keys)
+    return await policy_list(visit, _policy_keys(visit, keys))
 
 
 async def make_token(visit: PageRequest) -> Response:
@@ -209,7 +176,7 @@ async def make_token(visit: PageRequest) -> Response:
     hub, publisher = visit.text("hub"), visit.text("publisher")
     hours = visit.form.get("hours", "1")
     if hours not in _LIVES:
-        raise ArgumentError("A token is good for 1 hour to 1 year.")
+        raise ArgumentError("A token is valid for 1 hour to 1 year.")
     if publisher and not hub:
         raise ArgumentError("A publisher is one of an event hub: name the hub too.")
     if publisher:
@@ -230,12 +197,12 @@ async def make_token(visit: PageRequest) -> Response:
     url = f"{visit.portal.settings.https_url or f'https://{host}:8443'}/{path}"
     values = {"string": string, "hub": hub or _ANY_HUB, "token": token, "url": url}
     until = format_moment(expires_s * 1000)
-    card = ui.card(
-        "Token",
-        ui.code(token),
-        ui.facts(("For", resource), ("Policy", keys.key_name), ("Good until (UTC)", until)),
-        *_snippets(visit, "token.txt", **values),
-        _snippet("Connection string", string),
-        id_="made-token",
+    shown = NewToken(
+        token=token,
+        facts=[("For", resource), ("Policy", keys.key_name), ("Valid until (UTC)", until)],
+        snippets=[
+            *_snippets(visit, "token.txt", **values),
+            Snippet("Connection string", string),
+        ],
     )
-    return await policy_list(visit, token=card)
+    return await policy_list(visit, token=shown)

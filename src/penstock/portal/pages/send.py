@@ -15,9 +15,8 @@ from starlette.responses import Response
 from penstock.client import EventData, EventHubProducerClient
 from penstock.model.clock import Clock
 from penstock.model.errors import ArgumentError
-from penstock.portal import components as ui
-from penstock.portal.layout import page
 from penstock.portal.page_request import ActionCompleted, PageRequest
+from penstock.portal.shell import page
 
 REPEAT_MAX = 10_000
 _INTERVAL_MS_MAX = 60_000
@@ -32,23 +31,13 @@ _SAMPLES = {
 
 
 async def send_page(visit: PageRequest) -> Response:
-    count = (await visit.hub()).partition_count
-    body, body_help = '{"message": "hello"}', "{n} becomes the event's number, from 1 on"
-    properties_help = "one a line, name=value; or a JSON object, whose numbers stay numbers"
-    repeat_help, interval_help = f"up to {REPEAT_MAX}", "0: as fast as it goes"
-    interval_ms = (0, _INTERVAL_MS_MAX)
-    fields = (
-        ui.area(visit, "Body", "body", body, rows=6, help_=body_help),
-        ui.select(visit, "Or sample data", "sample", _SAMPLES),
-        ui.field(visit, "Content type", "content_type", placeholder="application/json"),
-        ui.field(visit, "Partition key", "partition_key", maxlength=128),
-        ui.partition_select(visit, count, "by key, or in turn"),
-        ui.area(visit, "Properties", "properties", rows=3, help_=properties_help),
-        ui.number(visit, "Repeat", "repeat", 1, (1, REPEAT_MAX), help_=repeat_help),
-        ui.number(visit, "Every (ms)", "interval", 0, interval_ms, help_=interval_help),
-        ui.submit("Send"),
+    return await page(
+        visit,
+        "send.html",
+        samples=_SAMPLES,
+        repeat_max=REPEAT_MAX,
+        interval_ms_max=_INTERVAL_MS_MAX,
     )
-    return await page(visit, ui.card("Send events", ui.form(visit, visit.page_link(), *fields)))
 
 
 async def send(visit: PageRequest) -> Response:

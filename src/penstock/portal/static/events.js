@@ -7,20 +7,20 @@
   const ROWS_MAX = 1000;
   const tail = document.getElementById("tail"), stop = document.getElementById("stop");
   const progress = document.getElementById("progress"), turn = document.getElementById("turn");
-  const heads = JSON.parse(results.dataset.heads);
-  const numbers = new Set([1, 4]);
+  const heads = JSON.parse(results.dataset.heads), classes = JSON.parse(results.dataset.classes);
   let source = null, shown = 0, scanned = 0;
 
   const cell = (tag, index, text) => {
     const made = document.createElement(tag);
-    if (numbers.has(index)) made.className = "number";
-    if (tag === "td") made.dataset.label = heads[index];
+    made.className = classes[index];
     if (text !== undefined) made.textContent = text === "" ? "–" : text;
     return made;
   };
 
   const freshTable = () => {
-    const table = document.createElement("table"), head = document.createElement("thead");
+    const table = document.createElement("table");
+    table.className = "dense events";
+    const head = document.createElement("thead");
     const row = document.createElement("tr");
     heads.forEach((text, index) => row.append(cell("th", index, text)));
     head.append(row);
@@ -35,18 +35,14 @@
 
   const add = (body, [link, ...texts], newestFirst) => {
     const row = document.createElement("tr");
+    row.className = "row";
     texts.forEach((text, index) => {
-      const made = cell("td", index, index === 1 || index >= 5 ? undefined : text);
+      const made = cell("td", index, index === 1 ? undefined : text);
       if (index === 1) {
         const anchor = document.createElement("a");
         anchor.textContent = text;
         if (link.startsWith("/")) anchor.href = link;
         made.append(anchor);
-      } else if (index >= 5) {
-        const clip = document.createElement("span");
-        clip.className = index === 6 ? "clip mono" : "clip";
-        clip.textContent = text === "" ? "–" : text;
-        made.append(clip);
       }
       row.append(made);
     });
@@ -110,9 +106,9 @@
       file.searchParams.set("format", link.dataset.download);
       link.href = file.pathname + file.search;
     });
-    document.querySelectorAll(".flash.error").forEach((old) => old.remove());
+    document.querySelectorAll("main > .notice.bad").forEach((old) => old.remove());
     begin(address(false), false);
   });
-  if (search() && !document.querySelector(".flash.error")) begin(address(false), false);
+  if (search() && !document.querySelector("main > .notice.bad")) begin(address(false), false);
   addEventListener("pagehide", () => end(""));
 })();
